@@ -130,7 +130,7 @@ ts_step_result train_run_step(ts_engine *engine, const ts_deck *deck, int64_t st
   return result;
 }
 
-/* Mean loss of the step's first micro-batch. */
+/* Mean loss of the step's micro-batches. */
 static double evaluate(ts_engine *engine, const ts_deck *deck, int64_t step) {
   ts_batch *batch = train_run_batch(engine, deck, step);
   double sum, valid;

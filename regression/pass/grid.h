@@ -66,6 +66,9 @@ static inline grid make_grid_in_order(const char *text, const char *sets, int ra
                                         .context = g.deck->data.sequence_length,
                                         .order = order};
     g.program[r] = ts_program_create(&options);
+    if (use == TS_MODEL_LOSS) { /* not as many as an evaluation has: what comes after three is the same again */
+      ts_step_set_micro_batches(&g.program[r]->step, 3);
+    }
   }
   return g;
 }

@@ -209,6 +209,45 @@ static void test_times(void) {
   }
 }
 
+/* Each of a rank's pieces has every micro-batch once, in order. */
+static bool are_forwards_good(const ts_pipeline *p, int rank) {
+  int64_t *next = ts_calloc((size_t) p->chunks, sizeof *next);
+  ts_pipeline_list list = ts_pipeline_forwards_of(p, rank);
+  bool good = list.n == p->chunks * p->micro_batches;
+  for (int64_t i = 0; i < list.n && good; ++i) {
+    const ts_pipeline_instance *at = &list.instance[i];
+    good = at->work == TS_WORK_FORWARD && at->chunk >= 0 && at->chunk < p->chunks && at->micro_batch == next[at->chunk];
+    ++next[at->chunk];
+  }
+  ts_free(list.instance);
+  ts_free(next);
+  return good;
+}
+
+static void test_forwards(void) {
+  for (int row = 0; row < TS_N_PIPELINES; ++row) {
+    bool v = row == TS_PIPELINE_ZB_V || row == TS_PIPELINE_DUALPIPE_V, good = true;
+    int n = 0;
+    for (int64_t m = 1; m <= 20; ++m) {
+      for (int p = 1; p <= 5; ++p, ++n) {
+        const ts_pipeline of = {(ts_pipeline_schedule) row, p, v ? 2 : row == TS_PIPELINE_INTERLEAVED ? 3 : 1, m};
+        for (int rank = 0; rank < p; ++rank) {
+          good = good && are_forwards_good(&of, rank);
+        }
+      }
+    }
+    tap_ok(good, "%s: forwards alone of %d pipelines", ts_pipeline_name((ts_pipeline_schedule) row), n);
+  }
+  ts_text text = {0};
+  ts_pipeline_list list = ts_pipeline_forwards_of(&(ts_pipeline){TS_PIPELINE_ZB_V, 2, 2, 4}, 0);
+  for (int64_t i = 0; i < list.n; ++i) {
+    ts_text_add(&text, " %d%lld", list.instance[i].chunk, (long long) list.instance[i].micro_batch);
+  }
+  tap_ok(strcmp(text.text, " 00 01 02 10 03 11 12 13") == 0, "what has come is taken to its end:%s", text.text);
+  ts_text_free(&text);
+  ts_free(list.instance);
+}
+
 int main(void) {
   for (int row = 0; row < TS_N_PIPELINES; ++row) {
     test_row((ts_pipeline_schedule) row);
@@ -219,5 +258,6 @@ int main(void) {
   test_print();
   test_golden();
   test_times();
+  test_forwards();
   return tap_done();
 }

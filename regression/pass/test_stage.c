@@ -33,13 +33,17 @@ static bool goes(const shape *s) {
   return ts_pipeline_check(&p, NULL) == TS_OK;
 }
 
-static grid make(const shape *s, const char *more) {
+static grid make_for(const shape *s, const char *more, ts_model_use use) {
   char *sets = ts_format("pipeline.stages=%d pipeline.schedule=%s pipeline.virtual_stages=%d "
                          "gradient_accumulation_steps=%d zero_optimization.stage=%d %s",
                          s->stages, ts_pipeline_name(s->schedule), s->chunks, s->micro_batches, s->stage, more);
-  grid g = make_grid(LLAMA, sets, s->stages * s->dp, TS_MODEL_TRAIN);
+  grid g = make_grid(LLAMA, sets, s->stages * s->dp, use);
   ts_free(sets);
   return g;
+}
+
+static grid make(const shape *s, const char *more) {
+  return make_for(s, more, TS_MODEL_TRAIN);
 }
 
 static void test_shape(const shape *s, int *wrong) {
@@ -212,6 +216,30 @@ static void test_faults(void) {
   }
 }
 
+/* Validations: forwards of many micro-batches, two slots on each stage. */
+static void test_forwards(void) {
+  static const shape shapes[] = {{TS_PIPELINE_1F1B, 2, 1, 4, 2, 0},        {TS_PIPELINE_1F1B, 4, 1, 4, 1, 3},
+                                 {TS_PIPELINE_INTERLEAVED, 3, 3, 6, 1, 2}, {TS_PIPELINE_INTERLEAVED, 2, 4, 4, 2, 3},
+                                 {TS_PIPELINE_ZB_V, 4, 2, 8, 1, 1},        {TS_PIPELINE_DUALPIPE_V, 3, 2, 6, 2, 3}};
+  static const int micro_batches[] = {1, 2, 5, 9};
+  for (size_t i = 0; i < sizeof shapes / sizeof *shapes; ++i) {
+    const shape *s = &shapes[i];
+    for (size_t k = 0; k < sizeof micro_batches / sizeof *micro_batches; ++k) {
+      grid g = make_for(s, i % 2 == 0 ? "model.tie_word_embeddings=true" : "", TS_MODEL_LOSS);
+      for (int rank = 0; rank < g.ranks; ++rank) {
+        ts_step_set_micro_batches(&g.program[rank]->step, micro_batches[k]);
+      }
+      char *fault = simulate(&g);
+      const ts_step_runs *step = &g.program[0]->step;
+      tap_ok(fault == NULL && step->n == micro_batches[k] * s->chunks && ts_step_slots(step) == 2,
+             "%s, %d stages of %d, a validation of %d micro-batches: %s", ts_pipeline_name(s->schedule), s->stages,
+             s->chunks, micro_batches[k], fault != NULL ? fault : "clean");
+      ts_free(fault);
+      free_grid(&g);
+    }
+  }
+}
+
 int main(void) {
   bool all = getenv("TEST_STAGE_ALL") != NULL;
   static const int step[TS_N_PIPELINES] = {127, 127, 167, 127, 113, 113};
@@ -219,6 +247,7 @@ int main(void) {
     test_clean((ts_pipeline_schedule) i, all ? 1 : step[i]);
   }
   test_gathered_table();
+  test_forwards();
   test_faults();
   return tap_done();
 }

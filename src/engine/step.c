@@ -302,16 +302,19 @@ ts_status ts_train_batch(ts_engine *e, const ts_feed *feed, ts_step_result *resu
   return TS_OK;
 }
 
-/* One micro-batch of every rank. */
-static ts_status evaluate_micro_batch(ts_engine *e, const ts_feed *feed, int64_t micro_batch, double *loss_sum,
-                                      double *labels, ts_error *err) {
+/* Micro-batches from `first` on, as many as the program's step has. */
+static ts_status evaluate_step(ts_engine *e, const ts_feed *feed, int64_t first, double *loss_sum, double *labels,
+                               ts_error *err) {
   const int which = TS_PROGRAM_EVALUATE;
-  if (take_samples(e, feed, which, (ts_run){.micro_batch = micro_batch}, err) != TS_OK) {
-    return TS_BAD_INPUT;
-  }
-  ts_engine_set_scalar(e, which, 0, "accumulate", 0);
-  ts_engine_set_control(e, which, 0, (const double[TS_N_FLAGS]){0});
-  for (int64_t i = 0; i < e->program[which]->step.n; ++i) { /* the chunks that this rank has */
+  const ts_step_runs *step = &e->program[which]->step;
+  for (int64_t i = 0; i < step->n; ++i) {
+    ts_run run = ts_step_run(step, i), asked = run;
+    asked.micro_batch += first;
+    if (take_samples(e, feed, which, asked, err) != TS_OK) {
+      return TS_BAD_INPUT;
+    }
+    ts_engine_set_scalar(e, which, ts_run_slot(run), "accumulate", run.micro_batch > 0);
+    ts_engine_set_control(e, which, ts_run_slot(run), (const double[TS_N_FLAGS]){0});
     ts_executor_run(e->executor, e->index[which], i);
   }
   double summary[TS_SUMMARY_SIZE];
@@ -332,8 +335,11 @@ ts_status ts_eval_batch(ts_engine *e, const ts_feed *feed, int64_t micro_batches
   e->hand.forwarded = false;
   int64_t n = micro_batches > 0 ? micro_batches : ts_gradient_accumulation_steps(e);
   ts_status status = TS_OK;
-  for (int64_t i = 0; i < n && status == TS_OK; ++i) {
-    status = evaluate_micro_batch(e, feed, i, loss_sum, labels, err);
+  const int64_t most = ts_deck_evaluates(e->deck);
+  for (int64_t i = 0; i < n && status == TS_OK; i += most) {
+    bool goes = ts_step_set_micro_batches(&e->program[TS_PROGRAM_EVALUATE]->step, n - i < most ? n - i : most);
+    TS_CHECK(goes, "an evaluation takes any number of micro-batches");
+    status = evaluate_step(e, feed, i, loss_sum, labels, err);
   }
   return status;
 }
@@ -352,5 +358,6 @@ void ts_engine_evaluate(ts_engine *e, const ts_batch *batch, double *loss_sum, d
   const ts_step_input input = {.batch = batch};
   const ts_feed feed = {.feed = take_from_batch, .user = (void *) &input};
   ts_error err = {0};
-  TS_CHECK(ts_eval_batch(e, &feed, 1, loss_sum, valid_tokens, &err) == TS_OK, "%s", err.text);
+  int64_t n = batch->samples / e->program[TS_PROGRAM_EVALUATE]->batch;
+  TS_CHECK(ts_eval_batch(e, &feed, n, loss_sum, valid_tokens, &err) == TS_OK, "%s", err.text);
 }

@@ -70,7 +70,7 @@ typedef struct ts_step_input {
 /** ts_train_batch, of samples that are there; what it refuses is a mistake here. Collective over the world. */
 ts_step_result ts_engine_train_step(ts_engine *engine, const ts_step_input *input);
 
-/** ts_eval_batch, of the one micro-batch that is there. Collective over the world. */
+/** ts_eval_batch, of the micro-batches that are there. Collective over the world. */
 void ts_engine_evaluate(ts_engine *engine, const ts_batch *batch, double *loss_sum, double *valid_tokens);
 
 /** The tokens of a text; borrowed. */

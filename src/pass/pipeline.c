@@ -323,6 +323,56 @@ ts_pipeline_list ts_pipeline_list_of(const ts_pipeline *p, int rank) {
   return w.list;
 }
 
+/* ---- forwards alone ---- */
+
+typedef struct forward_walk {
+  const ts_pipeline *pipeline;
+  int64_t *next; /* micro-batch of each piece */
+  int64_t *end;  /* [piece][micro-batch]: when it has been, -1 for not yet */
+} forward_walk;
+
+/* The rank's piece nearest to the end that can go on at a time; -1: none. */
+static int find_ready(const forward_walk *w, int rank, int64_t time, int *chunk) {
+  int found = -1;
+  for (int c = 0; c < w->pipeline->chunks; ++c) {
+    int piece = ts_pipeline_piece(w->pipeline, rank, c);
+    int64_t next = w->next[piece], m = w->pipeline->micro_batches;
+    int64_t came = piece == 0 || next == m ? 0 : w->end[(piece - 1) * m + next];
+    if (next < m && came >= 0 && came <= time && piece > found) {
+      found = piece;
+      *chunk = c;
+    }
+  }
+  return found;
+}
+
+ts_pipeline_list ts_pipeline_forwards_of(const ts_pipeline *p, int rank) {
+  const int64_t m = p->micro_batches, of_rank = m * p->chunks;
+  size_t pieces = (size_t) p->stages * (size_t) p->chunks;
+  forward_walk w = {p, ts_calloc(pieces, sizeof *w.next), ts_malloc(pieces * (size_t) m * sizeof *w.end)};
+  for (size_t i = 0; i < pieces * (size_t) m; ++i) {
+    w.end[i] = -1;
+  }
+  ts_pipeline_list list = {ts_malloc((size_t) of_rank * sizeof *list.instance), 0};
+  for (int64_t time = 0; list.n < of_rank; ++time) {
+    for (int r = 0; r < p->stages; ++r) {
+      int chunk, piece = find_ready(&w, r, time, &chunk);
+      if (piece >= 0) {
+        int64_t micro_batch = w.next[piece]++;
+        w.end[piece * m + micro_batch] = time + 1;
+        if (r == rank) {
+          list.instance[list.n++] = (ts_pipeline_instance){TS_WORK_FORWARD, chunk, micro_batch};
+        }
+      }
+    }
+  }
+  ts_free(w.next);
+  ts_free(w.end);
+  return list;
+}
+
+/* ---- what is kept, and how it is written ---- */
+
 int64_t ts_pipeline_kept(const ts_pipeline *p, int rank) {
   return rows[p->schedule].kept(p, rank);
 }

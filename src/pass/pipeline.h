@@ -90,6 +90,10 @@ int ts_pipeline_rank_of(const ts_pipeline *pipeline, int piece, int *chunk);
 /** What rank \a rank does, of a pipeline that ts_pipeline_check takes. Not collective. */
 ts_pipeline_list ts_pipeline_list_of(const ts_pipeline *pipeline, int rank);
 
+/** The forwards alone, of a validation: each rank has the piece nearest to the end first of those whose micro-batch has
+ * come, were all of them to take as long. Not collective. */
+ts_pipeline_list ts_pipeline_forwards_of(const ts_pipeline *pipeline, int rank);
+
 /** As the table above says: pieces between their F and their W at a time, at most. Not collective. */
 int64_t ts_pipeline_kept(const ts_pipeline *pipeline, int rank);
 

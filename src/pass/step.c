@@ -206,24 +206,34 @@ static void list_runs(ts_step_runs *step) {
   list_posts(step);
 }
 
-/* ---- a pass over one micro-batch ---- */
+/* ---- forwards alone ---- */
 
-enum { PASS, LAST_PASS /* of the rank's last chunk */ };
+enum { PASS, LAST_PASS /* of the last micro-batch, of the rank's last chunk */ };
 static const ts_run_kind validation[] = {
-    [PASS] = {"forward of a chunk", "the forward pass of a validation", TS_RUN_FORWARD, TS_SEGMENT_FORWARD},
+    [PASS] = {"forward of a part", "the forward pass of a validation", TS_RUN_FORWARD, TS_SEGMENT_FORWARD},
     [LAST_PASS] = {"forward", "the forward pass of a validation", TS_RUN_FORWARD,
                    TS_SEGMENT_FORWARD | TS_SEGMENT_UPDATE}};
 static const ts_run_kind generation[] = {
-    [PASS] = {"forward of a chunk", "the forward pass of a generation", TS_RUN_FORWARD, TS_SEGMENT_FORWARD},
+    [PASS] = {"forward of a part", "the forward pass of a generation", TS_RUN_FORWARD, TS_SEGMENT_FORWARD},
     [LAST_PASS] = {"forward", "the forward pass of a generation", TS_RUN_FORWARD, TS_SEGMENT_FORWARD}};
 
-/* Each of the rank's chunks. */
+/* The forwards of a pipeline, of which nothing is kept but what is sent: a slot for the one under way, and where there
+ * are messages one more, so that the next one's may come. */
 static void list_passes(ts_step_runs *step) {
-  step->n = chunks_of(&step->order);
+  const ts_pipeline pipeline = pipeline_of(&step->order, step->micro_batches);
+  ts_pipeline_list list = ts_pipeline_forwards_of(&pipeline, step->order.stage);
+  int64_t *times = ts_calloc((size_t) pipeline.chunks, sizeof *times);
+  step->n = list.n;
+  step->n_places[TS_LIFETIME_SLOT] = pipeline.stages > 1 ? 2 : 1;
   step->run = ts_calloc((size_t) step->n, sizeof *step->run);
-  for (int i = 0; i < (int) step->n; ++i) {
-    step->run[i] = (ts_run){.kind = i == (int) step->n - 1 ? LAST_PASS : PASS, .chunk = i};
+  for (int64_t i = 0; i < step->n; ++i) {
+    const ts_pipeline_instance *at = &list.instance[i];
+    step->run[i] =
+        (ts_run){.kind = i == step->n - 1 ? LAST_PASS : PASS, .chunk = at->chunk, .micro_batch = at->micro_batch};
+    step->run[i].place[TS_LIFETIME_SLOT] = (int) (times[at->chunk]++ % ts_step_slots(step));
   }
+  ts_free(times);
+  ts_free(list.instance);
   list_posts(step);
 }
 
@@ -239,7 +249,7 @@ static const ts_step_runs uses[] = {
 
 bool ts_step_has(const ts_step_runs *step, int kind) {
   if (step->kind != training) {
-    return kind == LAST_PASS || step->n > 1;
+    return kind == LAST_PASS || step->accumulates || chunks_of(&step->order) > 1;
   }
   switch (kind) {
     case FORWARD:
@@ -259,6 +269,14 @@ ts_run ts_step_run_by_hand(ts_hand hand) {
       [TS_HAND_REDUCE] = REDUCE,   [TS_HAND_UPDATE] = UPDATE,
   };
   return (ts_run){.kind = kind[hand]};
+}
+
+/* On one stage as many as on several, as sums are taken so. */
+int64_t ts_deck_evaluates(const ts_deck *deck) {
+  const int64_t most = 64, most_tokens = (int64_t) 1 << 22;
+  int64_t samples = deck->train_micro_batch_size_per_gpu, length = deck->data.sequence_length;
+  int64_t fit = most_tokens / (samples > 0 ? samples : 1) / (length > 0 ? length : 1); /* a program's own has none */
+  return fit < 1 ? 1 : fit < most ? fit : most;
 }
 
 ts_step_runs ts_step_of(ts_model_use use, int64_t micro_batches, const ts_step_order *order) {
@@ -291,15 +309,15 @@ bool ts_step_accumulates(const ts_step_runs *step) {
 }
 
 bool ts_step_set_micro_batches(ts_step_runs *step, int64_t micro_batches) {
-  TS_ASSERT(step->kind == training && micro_batches > 0);
+  TS_ASSERT(micro_batches > 0);
   const ts_pipeline pipeline = pipeline_of(&step->order, micro_batches);
-  if (ts_pipeline_check(&pipeline, NULL) != TS_OK) {
+  if (step->kind == training && ts_pipeline_check(&pipeline, NULL) != TS_OK) {
     return false;
   }
   ts_step_runs other = *step;
   other.micro_batches = micro_batches;
   other.run = NULL;
-  list_runs(&other);
+  (step->kind == training ? list_runs : list_passes)(&other);
   bool fits = true;
   for (ts_lifetime l = TS_LIFETIME_STATE; l < TS_N_LIFETIMES; ++l) {
     fits = fits && other.n_places[l] <= step->n_places[l];

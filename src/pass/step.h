@@ -93,8 +93,13 @@ typedef struct ts_step_runs {
   int64_t *posted, *posted_before;
 } ts_step_runs;
 
+/** Micro-batches that an evaluation goes through in one step, at most: as many as a pipeline wants to be filled, and no
+ * more than their samples have room for. Not collective. */
+int64_t ts_deck_evaluates(const ts_deck *deck);
+
 /** The step of a program; end with ts_step_clear.
- * \param [in] micro_batches  Of TRAIN: gradient_accumulation_steps, as many as the schedule takes; of other uses 1.
+ * \param [in] micro_batches  Of TRAIN: gradient_accumulation_steps, as many as the schedule takes; of LOSS any number
+ *                            (ts_deck_evaluates); of LOGITS 1.
  * \param [in] order          Of TRAIN; NULL for zero. Not collective. */
 ts_step_runs ts_step_of(ts_model_use use, int64_t micro_batches, const ts_step_order *order);
 
@@ -113,7 +118,7 @@ bool ts_step_has(const ts_step_runs *step, int kind);
  * collective. */
 bool ts_step_accumulates(const ts_step_runs *step);
 
-/** So many micro-batches from now on, of a step that accumulates. Not collective.
+/** So many micro-batches from now on, of a step that accumulates, or an evaluation's. Not collective.
  * \return false, and nothing has changed: the schedule does not take as many, or they want more slots. */
 bool ts_step_set_micro_batches(ts_step_runs *step, int64_t micro_batches);
 

@@ -242,9 +242,11 @@ ts_program *ts_program_create(const ts_program_options *o) {
   program->mesh = *o->mesh;
   program->target = o->target;
   program->owns_layout = o->layout == NULL;
-  bool accumulates = o->use == TS_MODEL_TRAIN && o->deck->gradient_accumulation_steps > 0;
+  int64_t steps = o->use == TS_MODEL_TRAIN  ? o->deck->gradient_accumulation_steps
+                  : o->use == TS_MODEL_LOSS ? ts_deck_evaluates(o->deck)
+                                            : 1;
   const ts_step_order order = o->order.stages > 0 ? o->order : ts_deck_step_order(o->deck, o->mesh);
-  program->step = ts_step_of(o->use, accumulates ? o->deck->gradient_accumulation_steps : 1, &order);
+  program->step = ts_step_of(o->use, steps > 0 ? steps : 1, &order);
   program->step.by_hand = o->by_hand && o->use == TS_MODEL_TRAIN;
   program->graph = ts_program_model(o);
   program->graph->apart = program->step.apart;

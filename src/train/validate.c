@@ -1,6 +1,7 @@
 /* Validation: the deck's data set, and the mean loss over its held-out samples. */
 #include "base/memory.h"
 #include "base/text.h"
+#include "pass/step.h"
 #include "train/texts.h"
 #include "train/train.h"
 
@@ -124,13 +125,20 @@ ts_status ts_data_open_deck(ts_world *world, const ts_deck *deck, ts_data **data
   return status;
 }
 
+/* Which samples of the split a rank has: of `n` global micro-batches from number `first` on its own. */
+typedef struct share {
+  int64_t micro_batch, global, rank; /* samples of one, of all ranks' together; among them */
+} share;
+
 /* Samples past the end of the split are filled with the first one and counted nowhere. */
-static ts_status read_validation(const ts_deck *deck, ts_data *data, int64_t first, ts_batch *batch, ts_error *err) {
+static ts_status read_validation(const ts_deck *deck, ts_data *data, const share *s, int64_t first, ts_batch *batch,
+                                 ts_error *err) {
   int64_t n = ts_data_samples(data, TS_SPLIT_VALIDATION);
   ts_status status = TS_OK;
   for (int64_t i = 0; i < batch->samples && status == TS_OK; ++i) {
-    bool past = first + i >= n;
-    status = ts_data_read_deck(deck, data, TS_SPLIT_VALIDATION, past ? 0 : first + i, batch, i, err);
+    int64_t at = (first + i / s->micro_batch) * s->global + s->rank * s->micro_batch + i % s->micro_batch;
+    bool past = at >= n;
+    status = ts_data_read_deck(deck, data, TS_SPLIT_VALIDATION, past ? 0 : at, batch, i, err);
     if (status == TS_OK && past) {
       ts_batch_ignore(batch, i);
     }
@@ -151,20 +159,22 @@ ts_status ts_validate(ts_engine *engine, ts_world *world, const ts_deck *deck, t
   if (deck->run.evaluate_batches > 0 && deck->run.evaluate_batches < batches) {
     batches = deck->run.evaluate_batches;
   }
-  ts_batch *batch = ts_batch_create(micro_batch, deck->data.sequence_length, ts_engine_inputs(engine));
+  const share mine = {micro_batch, global, ts_mesh_group_rank(mesh, TS_AXES_BATCH)};
+  const int64_t most = ts_deck_evaluates(deck);
   double sum = 0, valid = 0;
   ts_status status = TS_OK;
-  for (int64_t i = 0; i < batches && status == TS_OK; ++i) {
-    int64_t first = i * global + ts_mesh_group_rank(mesh, TS_AXES_BATCH) * micro_batch;
-    status = ts_world_agree(world, read_validation(deck, data, first, batch, err), err);
+  for (int64_t i = 0; i < batches && status == TS_OK; i += most) {
+    int64_t samples = micro_batch * (batches - i < most ? batches - i : most);
+    ts_batch *batch = ts_batch_create(samples, deck->data.sequence_length, ts_engine_inputs(engine));
+    status = ts_world_agree(world, read_validation(deck, data, &mine, i, batch, err), err);
     if (status == TS_OK) {
       double batch_loss, batch_valid;
       ts_engine_evaluate(engine, batch, &batch_loss, &batch_valid);
       sum += batch_loss;
       valid += batch_valid;
     }
+    ts_batch_destroy(&batch);
   }
-  ts_batch_destroy(&batch);
   if (status == TS_OK && valid == 0) {
     bool apart = deck->data.validation_path[0] != 0;
     status = ts_deck_error(deck, apart ? "data.validation_path" : "data.validation_fraction", err,
