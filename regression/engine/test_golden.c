@@ -48,10 +48,13 @@ static const golden families[] = {{"mistral", 3},       {"qwen2", 2},      {"qwe
 /* Of samples that hold several documents. */
 static const golden by_documents = {"llama_documents", 3};
 
-/* A case's grid: tp ranks share each product, sp ranks each sample, the others have micro-batches of their own. */
+/* A case's grid: tp ranks share each product, sp ranks each sample, pp ranks have units of their own, the others
+ * micro-batches. */
 typedef struct grid {
   ts_world *world;
   int tp, sp, dp;
+  int pp;               /* stages of a pipeline, which have micro-batches of one sample; 0 as 1 */
+  const char *schedule; /* with pp */
   int ulysses;          /* of sp, those that share heads; 0: the plan says */
   const char *exchange; /* of the rings; with ulysses */
 } grid;
@@ -77,7 +80,9 @@ static ts_deck *read_deck(const grid *on, const golden *g, int64_t stage, bool b
   char *deck_path = ts_format("%s/%s.cfg", tap_path("regression/golden"), g->name);
   char *set[] = {ts_format("model.from=%s/%s", tap_path("regression/golden"), g->name),
                  ts_format("data.path=%s/%s/tokens.bin", tap_path("regression/golden"), g->name),
-                 ts_format("train_micro_batch_size_per_gpu=%lld", (long long) g->micro_batch / on->dp),
+                 ts_format("train_micro_batch_size_per_gpu=%lld", on->pp > 1 ? 1 : (long long) g->micro_batch / on->dp),
+                 ts_format("pipeline.stages=%d", on->pp > 1 ? on->pp : 1),
+                 ts_format("pipeline.schedule=%s", on->pp > 1 ? on->schedule : "1f1b"),
                  ts_format("tensor_parallel.autotp_size=%d", on->tp),
                  ts_format("sequence_parallel_size=%d", on->sp),
                  on->ulysses > 0 ? ts_format("sequence_parallel.ulysses_degree=%d", on->ulysses)
@@ -93,6 +98,10 @@ static ts_deck *read_deck(const grid *on, const golden *g, int64_t stage, bool b
   ts_error err = {0};
   ts_deck *deck;
   ts_status status = ts_deck_read(deck_path, set, n, &deck, &err);
+  if (status == TS_OK && on->pp > 1) { /* the same samples */
+    deck->gradient_accumulation_steps =
+        g->micro_batch * (deck->gradient_accumulation_steps > 0 ? deck->gradient_accumulation_steps : 1);
+  }
   status = status == TS_OK ? ts_deck_resolve_batch(deck, on->dp, &err) : status;
   TS_CHECK(status == TS_OK, "%s", err.text);
   for (int i = 0; i < n; ++i) {
@@ -451,6 +460,24 @@ static void test_grid(const grid *on) {
   }
 }
 
+/* As a pipeline of two stages: cases and some of the families, each at a stage of ZeRO and under a schedule in turn. */
+static void test_pipelines(ts_world *world) {
+  static const char *const schedules[] = {"zb_h1", "1f1b", "interleaved", "gpipe"};
+  for (size_t c = 0; c < sizeof cases / sizeof cases[0]; ++c) {
+    if (tap_wanted(cases[c].name)) {
+      const grid on = {.world = world, .tp = 1, .sp = 1, .dp = 1, .pp = 2, .schedule = schedules[c % 4]};
+      const int64_t stage = (int64_t) (c + c / 4) % 4;
+      test_case(&on, &cases[c], (stages){stage, stage});
+    }
+  }
+  for (size_t c = 0; c < sizeof families / sizeof families[0]; c += wants_all() ? 1 : 4) {
+    if (tap_wanted(families[c].name)) {
+      const grid on = {.world = world, .tp = 1, .sp = 1, .dp = 1, .pp = 2, .schedule = schedules[c / 4 % 4]};
+      test_family(&on, &families[c], (int64_t) c % 4);
+    }
+  }
+}
+
 /* Beyond four ranks those grids alone that four have not, with two replicas; samples are shared by two or four. */
 static bool wants(int tp, int sp, int ranks) {
   const char *only_tp = getenv("TEST_TP"), *only_sp = getenv("TEST_SP");
@@ -472,6 +499,9 @@ int main(int argc, char **argv) {
         test_grid(&(grid){.world = world, .tp = tp, .sp = sp, .dp = ranks / (tp * sp)});
       }
     }
+  }
+  if (ranks == 2 && !is_stand_in) {
+    test_pipelines(world);
   }
   int status = tap_done_all(MPI_COMM_WORLD);
   ts_world_destroy(&world);

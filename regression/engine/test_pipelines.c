@@ -158,6 +158,96 @@ static void test_values(const worlds *w) {
   ts_free(sets);
 }
 
+/* ---- a program's own model, with values that cross several boundaries ---- */
+
+enum { OWN_WIDTH = 24, OWN_UNITS = 8, OWN_SAMPLES = 2 };
+
+/* Behind the fourth unit each adds what one of the first made, as in a U: units 3 and 4, 2 and 5, ... */
+static void write_u(ts_builder *b, void *user) {
+  (void) user;
+  ts_tid x = ts_builder_input(b, "x", TS_F32, 1, (int64_t[]){OWN_WIDTH}, 0);
+  ts_tid target = ts_builder_input(b, "target", TS_F32, 1, (int64_t[]){OWN_WIDTH}, 0);
+  ts_tid made[OWN_UNITS];
+  for (int i = 0; i < OWN_UNITS; ++i) {
+    char name[16];
+    snprintf(name, sizeof name, "unit.%d", i);
+    ts_builder_unit(b, name);
+    x = i >= OWN_UNITS / 2 ? ts_builder_add(b, "joined", x, made[OWN_UNITS - 1 - i]) : x;
+    x = ts_builder_activation(b, "act", ts_builder_linear(b, "linear", x, OWN_WIDTH, true), TS_ACTIVATION_GELU);
+    made[i] = x;
+  }
+  ts_builder_loss(b, "loss", ts_builder_squared_error(b, "error", x, target), TS_NONE, 1);
+}
+
+static void give_u(ts_engine *e, int64_t micro_batch, void *user) {
+  const int64_t *step = user;
+  float value[2][OWN_SAMPLES * OWN_WIDTH];
+  for (int i = 0; i < OWN_SAMPLES * OWN_WIDTH; ++i) {
+    value[0][i] = (float) ((i * 7 + *step * 13 + micro_batch * 29) % 17) / 17.0f - 0.5f;
+    value[1][i] = (float) ((i * 5 + *step * 3 + micro_batch * 11) % 19) / 19.0f - 0.5f;
+  }
+  ts_error err = {0};
+  TS_CHECK(ts_set_input(e, "x", value[0], &err) == TS_OK && ts_set_input(e, "target", value[1], &err) == TS_OK, "%s",
+           err.text);
+}
+
+static const char own_deck[] = "model = { model_type = \"own\"; };\n"
+                               "run = { directory = \"none\"; seed = 7; threads = 1; };\n"
+                               "train_micro_batch_size_per_gpu = 2; gradient_accumulation_steps = 8;\n"
+                               "train_batch_size = 16;\n"
+                               "optimizer = { type = \"AdamW\"; params = { lr = 0.01; }; };\n";
+
+typedef struct u_run {
+  double loss[STEPS], norm[STEPS], evaluated;
+} u_run;
+
+static u_run train_u(ts_world *world, const char *sets) {
+  const ts_own_model model = {.name = "u", .write = write_u};
+  ts_deck *deck = train_run_deck(world, own_deck, sets);
+  ts_engine *engine;
+  ts_error err = {0};
+  u_run run = {.evaluated = 0};
+  TS_CHECK(ts_initialize(&model, deck, world, TS_CAN_TRAIN | TS_CAN_EVALUATE, &engine, &err) == TS_OK, "%s", err.text);
+  for (int64_t step = 0; step < STEPS; ++step) {
+    ts_step_result result;
+    TS_CHECK(ts_train_batch(engine, &(ts_feed){give_u, NULL, &step}, &result, &err) == TS_OK, "%s", err.text);
+    run.loss[step] = result.loss;
+    run.norm[step] = result.grad_norm;
+  }
+  double labels;
+  int64_t step = STEPS;
+  TS_CHECK(ts_eval_batch(engine, &(ts_feed){give_u, NULL, &step}, 5, &run.evaluated, &labels, &err) == TS_OK, "%s",
+           err.text);
+  ts_engine_destroy(&engine);
+  ts_deck_destroy(&deck);
+  return run;
+}
+
+/* Relayed through the stages between, forward and back. */
+static void test_skips(const worlds *w) {
+  static const char *const more[] = {"pipeline.schedule=1f1b",
+                                     "pipeline.schedule=gpipe zero_optimization.stage=2",
+                                     "pipeline.schedule=zb_h1 bf16.enabled=true",
+                                     "pipeline.schedule=interleaved zero_optimization.stage=3",
+                                     "pipeline.schedule=zb_v",
+                                     "pipeline.schedule=dualpipe_v zero_optimization.stage=1"};
+  for (size_t i = 0; i < sizeof more / sizeof *more; ++i) {
+    char *sets = ts_format("%s pipeline.stages=%d", more[i], ts_world_size(w->all));
+    const char *precision = strstr(more[i], "bf16") != NULL ? "bf16.enabled=true" : "";
+    u_run one = {.evaluated = 0};
+    if (ts_world_rank(w->all) == 0) {
+      one = train_u(w->alone, precision);
+    }
+    tap_barrier(MPI_COMM_WORLD); /* yielding */
+    MPI_Bcast(&one, sizeof one, MPI_BYTE, 0, MPI_COMM_WORLD);
+    u_run run = train_u(w->all, sets);
+    bool same = memcmp(&one, &run, sizeof run) == 0;
+    tap_ok_all(MPI_COMM_WORLD, same && one.loss[2] < one.loss[0],
+               "values over several boundaries: %s: the bits of one rank (%.6f)", sets, run.loss[STEPS - 1]);
+    ts_free(sets);
+  }
+}
+
 int main(int argc, char **argv) {
   ts_world *world = ts_world_create(&argc, &argv);
   worlds w = {world, ts_world_alone(world)};
@@ -179,6 +269,7 @@ int main(int argc, char **argv) {
   test_tied(&w, "llama", train_run_llama, eight);
   test_tied(&w, "gpt2", train_run_gpt2, "model.n_layer=8");
   test_values(&w);
+  test_skips(&w);
   if (ts_world_size(world) == 4) {
     test_grids(&w, "");
     test_grids(&w, "model.tie_word_embeddings=true");

@@ -19,6 +19,11 @@ static const char deck_text[] =
     "train_micro_batch_size_per_gpu = 1; gradient_accumulation_steps = 1;\n"
     "optimizer = { type = \"AdamW\"; params = { lr = 1e-3; }; };\n";
 
+/* Two stages, and what micro-batches keep counts. */
+#define STAGES                                                                                                        \
+  "model.tie_word_embeddings=false pipeline.stages=2 gradient_accumulation_steps=6 train_micro_batch_size_per_gpu=8 " \
+  "pipeline.schedule="
+
 /* Where the last thing in an arena ends. */
 static int64_t end_of(const ts_program *program, ts_arena arena) {
   const ts_plan *plan = program->plan;
@@ -59,7 +64,8 @@ static void check_arenas(ts_engine *engine) {
   tap_ok_all(MPI_COMM_WORLD, bytes == planned, "the arenas have the planned size");
   tap_ok_all(MPI_COMM_WORLD, leaves_lie_where_they_say(program), "every leaf lies in the arena of its space");
   for (ts_arena a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
-    tap_ok_all(MPI_COMM_WORLD, end_of(program, a) == plan->arena_bytes[a], "the %s arena is used to its last byte",
+    int64_t bytes_of_place = plan->slot_bytes[a] > 0 ? plan->slot_bytes[a] : plan->arena_bytes[a];
+    tap_ok_all(MPI_COMM_WORLD, end_of(program, a) == bytes_of_place, "the %s arena is used to its last byte",
                ts_arenas[a].name);
   }
 }
@@ -126,6 +132,11 @@ int main(int argc, char **argv) {
                          tap_directory_all(MPI_COMM_WORLD));
   test(world, sets, false);
   ts_free(sets);
+  if (ts_world_size(world) == 2) { /* each rank against the plan of its own stage */
+    test(world, STAGES "1f1b", false);
+    test(world, STAGES "zb_h1 activation_checkpointing.enabled=true bf16.enabled=true", false);
+    test(world, STAGES "zb_v zero_optimization.stage=3", false);
+  }
   int code = tap_done_all(MPI_COMM_WORLD);
   ts_world_destroy(&world);
   return code;
