@@ -82,6 +82,54 @@ test_random() {
   ok "and is the run that nobody killed" "$tessera" compare whole killed
 }
 
+# ---- in mid-pipeline, and on with other stages ----
+
+# train_stages RANKS SETTING...: every rank is a stage, so losses are those of one rank to the bit.
+train_stages() {
+  ranks=$1
+  shift
+  timeout -k 5 60 $mpiexec -n "$ranks" sh -c 'echo $$ >> pids; exec "$@"' sh "$tessera" train tiny.cfg \
+    --set run.steps=$steps --set run.save_every=4 --set run.keep=2 --set run.evaluate_every=0 \
+    --set debug.digest_every=20 --set model.tie_word_embeddings=false --set train_batch_size=6 \
+    --set gradient_accumulation_steps=6 --set pipeline.stages="$ranks" "$@" \
+    > "$scratch/out" 2> "$scratch/err" < /dev/null
+}
+
+# kill_stage STAGE RANKS SETTING...: once it has saved something more.
+kill_stage() {
+  stage=$1
+  shift
+  rm -f pids
+  saved=$(cat staged/latest 2> /dev/null)
+  train_stages "$@" --set run.directory=staged --resume auto &
+  job=$!
+  tries=0
+  while [ $tries -lt 500 ] && [ "$(cat staged/latest 2> /dev/null)" = "$saved" ]; do
+    sleep 0.02
+    tries=$((tries + 1))
+  done
+  kill -9 "$(sed -n "$((1 + stage))p" pids)" 2> /dev/null
+  wait $job
+  status=$?
+}
+
+test_stages() {
+  train_stages 1 --set run.directory=one_stage
+  status=$?
+  ok "one stage" gave 0
+  kill_stage 1 2 --set pipeline.schedule=zb_h1 --set zero_optimization.stage=1
+  ok "one of two stages is killed" [ "$status" -ne 0 ]
+  kill_stage 0 4 --set pipeline.schedule=1f1b
+  ok "the run goes on with four, of which the first is killed" [ "$status" -ne 0 ]
+  kill_stage 1 2 --set pipeline.schedule=interleaved --set zero_optimization.stage=2
+  ok "then with two that have two pieces each" [ "$status" -ne 0 ]
+  train_stages 1 --set run.directory=staged --resume auto
+  status=$?
+  ok "and on one to its end" gave 0
+  ok "with a row for each step" [ "$(grep -c . staged/metrics.csv)" = $((steps + 1)) ]
+  ok "with the losses and digests of the run that nobody killed" "$tessera" compare one_stage staged
+}
+
 # ---- signals while it computes ----
 
 # A product must survive a signal: oneDNN's kernels keep the stack pointer in the heap, and a handler's frame damages it
@@ -110,5 +158,6 @@ test_hail() {
 
 test_states
 test_random
+test_stages
 test_hail
 finish
