@@ -33,6 +33,19 @@ static void expect_bits(const worlds *w, const train_run *one, const char *name,
   train_run_free(&run);
 }
 
+/* Stage 3 where not all that a stage has may be gathered at once: each run has gathers of its own. */
+static void test_few_gathered(const worlds *w, const train_run *one, const char *name, const char *text,
+                              const char *sets) {
+  static const char *const schedule[] = {"1f1b", "zb_h1", "zb_v"};
+  for (int i = 0; i < 3; ++i) {
+    char *grid = ts_format("pipeline.stages=%d pipeline.schedule=%s zero_optimization.stage=3 "
+                           "zero_optimization.stage3_max_live_parameters=20000",
+                           ts_world_size(w->all), schedule[i]);
+    expect_bits(w, one, name, text, sets, grid);
+    ts_free(grid);
+  }
+}
+
 /* All schedules, the stages of ZeRO and the partitions by turns. */
 static void test_schedules(const worlds *w, const char *name, const char *text, const char *more) {
   static const char *const schedule[] = {"1f1b", "gpipe", "zb_h1", "interleaved", "zb_v", "dualpipe_v"};
@@ -53,6 +66,7 @@ static void test_schedules(const worlds *w, const char *name, const char *text, 
     }
     ++turn;
   }
+  test_few_gathered(w, &one, name, text, sets);
   train_run_free(&one);
   ts_free(sets);
 }

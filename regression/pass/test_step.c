@@ -59,7 +59,7 @@ static bool is_sound(const ts_step_runs *step) {
   for (int64_t i = 0; i < step->n - 1; ++i) {
     ts_run run = ts_step_run(step, i);
     unsigned segments = ts_step_kind(step, i)->segments;
-    bool forward = segments == TS_SEGMENT_FORWARD, inputs = (segments & TS_SEGMENT_BACKWARD_INPUT) != 0;
+    bool forward = (segments & TS_SEGMENT_FORWARD) != 0, inputs = (segments & TS_SEGMENT_BACKWARD_INPUT) != 0;
     bool weights = (segments & TS_SEGMENT_BACKWARD_WEIGHT) != 0;
     if (ts_run_slot(run) < 0 || ts_run_slot(run) >= ts_step_slots(step) ||
         in_slot[ts_run_slot(run)] != (forward ? -1 : run.micro_batch) || (forward && run.micro_batch != next[0]++) ||
@@ -150,6 +150,42 @@ static void test_places(void) {
   }
 }
 
+/* Of units that are gathered (stage 3): on a pipeline once for all micro-batches, where a deck lets all be there at
+ * once; else by each run that reads them, and never in a slot. */
+static void test_gathers(void) {
+  static const struct {
+    const char *sets;
+    ts_step_order order;
+    int prepare, forward, backward;
+  } rows[] = {{"", {TS_PIPELINE_1F1B, 4, 0, 1}, 5, 0, 0},
+              {"", {TS_PIPELINE_ZB_H1, 4, 2, 1}, 5, 0, 0},
+              {"", {0}, 0, 5, 0},
+              {" zero_optimization.stage3_max_reuse_distance=0", {0}, 0, 5, 3},
+              {" zero_optimization.stage3_max_live_parameters=100000", {TS_PIPELINE_1F1B, 4, 0, 1}, 0, 5, 4}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+    char *sets = ts_format("%s zero_optimization.stage3_param_persistence_threshold=0%s", stages[3], rows[i].sets);
+    grid g = make_grid_in_order(llama, sets, 2, TS_MODEL_TRAIN, rows[i].order);
+    const ts_program *p = g.program[0];
+    int n[3] = {0};
+    bool in_slot = false, kept = false;
+    for (ts_nid k = 0; k < p->graph->n_nodes; ++k) {
+      const ts_node *node = &p->graph->node[k];
+      if (node->op == TS_OP_ALL_GATHER && node->segment != TS_SEGMENT_UPDATE) {
+        ts_arena arena = p->plan->address[node->out[0]].arena;
+        ++n[node->segment == TS_SEGMENT_PREPARE ? 0 : node->segment == TS_SEGMENT_FORWARD ? 1 : 2];
+        in_slot = in_slot || ts_lifetime_is_kept(ts_arenas[arena].lifetime);
+        kept = kept || ts_arenas[arena].lifetime == TS_LIFETIME_STEP;
+      }
+    }
+    tap_ok(n[0] == rows[i].prepare && n[1] == rows[i].forward && n[2] == rows[i].backward && !in_slot &&
+               kept == (rows[i].prepare > 0),
+           "%s%s: %d gathers a step, %d a forward, %d a backward", ts_pipeline_name(rows[i].order.schedule),
+           rows[i].sets, n[0], n[1], n[2]);
+    free_grid(&g);
+    ts_free(sets);
+  }
+}
+
 /* ---- the simulator and the verifier ---- */
 
 static char *simulate(const grid *g) {
@@ -220,6 +256,14 @@ static void turn_halves(ts_program *p) {
   run[1] = *run;
   *run = weights;
 }
+/* The first forward is as the others, and gathers nothing. */
+static void forget_gathers(ts_program *p) {
+  int kind = 0;
+  while (p->step.kind[kind].segments != TS_SEGMENT_FORWARD) {
+    ++kind;
+  }
+  p->step.run[0].kind = kind;
+}
 static void share_place(ts_program *p, ts_lifetime lifetime) {
   for (int64_t i = 0; i < p->step.n; ++i) {
     p->step.run[i].place[lifetime] = 0;
@@ -272,6 +316,11 @@ static void test_faults(void) {
        {"rank 1:", "finds micro-batch -1 in place to backward of weights 0"},
        false,
        {TS_PIPELINE_ZB_H1, 1, 0, 1}},
+      {"a first forward that gathers nothing",
+       forget_gathers,
+       {"rank 1:", "model.embed_tokens.weight before it is made"},
+       false,
+       {TS_PIPELINE_1F1B, 4, 0, 1}},
       {"one place for all to the backward of inputs",
        share_to_input,
        {"rank 1:", "finds micro-batch 0 in place to backward of inputs 0"},
@@ -290,7 +339,8 @@ static void test_faults(void) {
   };
   for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
     const ts_step_order four = {TS_PIPELINE_1F1B, 4, 0, 1};
-    grid g = make_grid_in_order(llama, STAGE(2), 2, TS_MODEL_TRAIN, rows[i].order.stages > 0 ? rows[i].order : four);
+    const char *sets = rows[i].damage == forget_gathers ? stages[4] : STAGE(2);
+    grid g = make_grid_in_order(llama, sets, 2, TS_MODEL_TRAIN, rows[i].order.stages > 0 ? rows[i].order : four);
     rows[i].damage(g.program[1]);
     char *fault = simulate(&g), *wrong = verify_commands(g.program[1]);
     bool named = fault != NULL && strstr(fault, rows[i].expect[0]) && strstr(fault, rows[i].expect[1]);
@@ -313,6 +363,7 @@ int main(void) {
     test_clean("gpt2", gpt2, stages[i]);
   }
   test_places();
+  test_gathers();
   test_faults();
   tap_ok(ts_memory_live() == 0, "nothing is left allocated");
   return tap_done();

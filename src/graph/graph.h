@@ -61,12 +61,13 @@ typedef enum ts_segment {
   TS_SEGMENT_BACKWARD_INPUT = 2,  /**< Gradients of activations. */
   TS_SEGMENT_BACKWARD_WEIGHT = 4, /**< Gradients of parameters. */
   TS_SEGMENT_REDUCE = 8,          /**< What happens to gradients once per step. */
-  TS_SEGMENT_UPDATE = 16
+  TS_SEGMENT_UPDATE = 16,
+  TS_SEGMENT_PREPARE = 32 /**< What is made of parameters once per step, among its first forward. */
 } ts_segment;
 
 /** Segments in their order: 0 forward, 1 backward with its reductions, 2 update. Not collective. */
 static inline int ts_segment_phase(ts_segment segment) {
-  return segment == TS_SEGMENT_FORWARD ? 0 : segment == TS_SEGMENT_UPDATE ? 2 : 1;
+  return segment == TS_SEGMENT_FORWARD || segment == TS_SEGMENT_PREPARE ? 0 : segment == TS_SEGMENT_UPDATE ? 2 : 1;
 }
 
 /** Where a tensor's values are written. */

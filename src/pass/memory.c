@@ -21,6 +21,7 @@ const ts_arena_row ts_arenas[TS_N_ARENAS] = {
     [TS_ARENA_SLOT] = {"slot", TS_SPACE_BACKEND, TS_LIFETIME_SLOT},
     [TS_ARENA_TO_INPUT] = {"to_input", TS_SPACE_BACKEND, TS_LIFETIME_TO_INPUT},
     [TS_ARENA_TO_WEIGHT] = {"to_weight", TS_SPACE_BACKEND, TS_LIFETIME_TO_WEIGHT},
+    [TS_ARENA_STEP] = {"step", TS_SPACE_BACKEND, TS_LIFETIME_STEP},
     [TS_ARENA_WORK] = {"work", TS_SPACE_BACKEND, TS_LIFETIME_SCRATCH},
 };
 
@@ -144,6 +145,9 @@ static ts_lifetime lifetime_of(const planner *p, ts_tid root, users u) {
   if (tensor->producer == TS_NONE || (u.read & BY_MESSAGE) != 0) {
     return TS_LIFETIME_SLOT;
   }
+  if (u.written == TS_SEGMENT_PREPARE && step->accumulates && !stays_in_run(step, u)) {
+    return TS_LIFETIME_STEP;
+  }
   if (!several || stays_in_run(step, u)) {
     return TS_LIFETIME_SCRATCH;
   }
@@ -259,6 +263,14 @@ static void keep_messages(planner *p) {
   }
 }
 
+/* What is there for all micro-batches is not shared with anything. */
+static void keep_step(planner *p) {
+  for (int i = 0; i < p->list[TS_ARENA_STEP].n; ++i) {
+    p->list[TS_ARENA_STEP].item[i].first = 0;
+    p->list[TS_ARENA_STEP].item[i].last = end_of_step(p);
+  }
+}
+
 static void mark_buffers(planner *p, const ts_node *node) {
   for (int i = 0; i < node->n_in + node->n_out; ++i) {
     ts_tid root = p->place[i < node->n_in ? node->in[i] : node->out[i - node->n_in]].root;
@@ -338,6 +350,7 @@ static void find_lifetimes(planner *p) {
     }
   }
   keep_messages(p);
+  keep_step(p);
   for (int i = 0; i < p->graph->n_marks; ++i) {
     extend_life(p, p->graph->mark[i].tensor, end_of_step(p)); /* the host reads results after the end */
   }

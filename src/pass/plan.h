@@ -5,9 +5,9 @@
  * programs of one engine share it.  INPUT holds what the host writes, inputs and scalars; each program has its own.
  * SLOT holds what a micro-batch keeps from one of its runs to the next; TO_INPUT and TO_WEIGHT, where gradients of
  * weights have runs of their own, what its forward keeps for the backward of inputs alone, and what that keeps for the
- * backward of weights.  WORK holds the rest: the collectives'
- * workspace for the whole program, every other storage and the kernels' workspaces from their first to their last
- * instruction.
+ * backward of weights.  STEP holds what is made of parameters once for all micro-batches.  WORK holds the rest: the
+ * collectives' workspace for the whole program, every other storage and the kernels' workspaces from their first to
+ * their last instruction.
  *
  * An arena is there as often as its lifetime has places in the step (pass/step.h), slot_bytes apart; addresses are
  * those of place 0.  Where a step has one slot SLOT is empty and what it would hold is placed in WORK, between the
@@ -37,6 +37,7 @@ typedef enum ts_arena {
   TS_ARENA_SLOT,
   TS_ARENA_TO_INPUT,
   TS_ARENA_TO_WEIGHT,
+  TS_ARENA_STEP,
   TS_ARENA_WORK,
   TS_N_ARENAS
 } ts_arena;
@@ -60,7 +61,7 @@ typedef enum ts_purpose {
   TS_PURPOSE_PARAMETER,  /**< Working values, whole or shard. */
   TS_PURPOSE_GRADIENT,   /**< Sums over micro-batches. */
   TS_PURPOSE_OPTIMIZER,  /**< Masters, moments, step. */
-  TS_PURPOSE_ACTIVATION, /**< SLOT, TO_INPUT, TO_WEIGHT and WORK but for what is counted as buffer. */
+  TS_PURPOSE_ACTIVATION, /**< SLOT, TO_INPUT, TO_WEIGHT, STEP and WORK but for what is counted as buffer. */
   /** Inputs, scalars, collectives' workspace, flat gradients and gathered parameters at the peak; without a device the
    * feed. */
   TS_PURPOSE_BUFFER,

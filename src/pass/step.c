@@ -7,8 +7,10 @@
 
 /* ---- gradients are accumulated; what happens once a step happens with the last micro-batch ---- */
 
-enum { FORWARD, BACK, LAST_BACK, INPUTS, WEIGHTS, LAST_WEIGHTS, UPDATE, REDUCE };
+enum { FIRST_FORWARD, FORWARD, BACK, LAST_BACK, INPUTS, WEIGHTS, LAST_WEIGHTS, UPDATE, REDUCE };
 static const ts_run_kind training[] = {
+    [FIRST_FORWARD] = {"first forward", "the forward pass of a step", TS_RUN_FORWARD,
+                       TS_SEGMENT_PREPARE | TS_SEGMENT_FORWARD},
     [FORWARD] = {"forward", "the forward pass of a step", TS_RUN_FORWARD, TS_SEGMENT_FORWARD},
     [BACK] = {"backward", "the backward pass of a step", TS_RUN_BACKWARD, BACKWARD},
     [LAST_BACK] = {"backward and reduce", "the backward pass of a step", TS_RUN_BACKWARD, BACKWARD | TS_SEGMENT_REDUCE},
@@ -19,12 +21,12 @@ static const ts_run_kind training[] = {
     [UPDATE] = {"update", "the update of a step", TS_RUN_UPDATE, TS_SEGMENT_UPDATE},
     [REDUCE] = {"reduce", "the reductions of a step", TS_RUN_BACKWARD, TS_SEGMENT_REDUCE}};
 
-static int run_kind_of(ts_pipeline_work work, bool last) {
+static int run_kind_of(ts_pipeline_work work, bool first, bool last) {
   static const int kinds[TS_N_WORKS][2] = {[TS_WORK_FORWARD] = {FORWARD, FORWARD},
                                            [TS_WORK_INPUT] = {INPUTS, INPUTS},
                                            [TS_WORK_WEIGHT] = {WEIGHTS, LAST_WEIGHTS},
                                            [TS_WORK_BACKWARD] = {BACK, LAST_BACK}};
-  return kinds[work][last];
+  return work == TS_WORK_FORWARD && first ? FIRST_FORWARD : kinds[work][last];
 }
 
 static int chunks_of(const ts_step_order *order) {
@@ -101,12 +103,18 @@ static int64_t free_from(const ts_step_runs *step, int64_t i) {
   return forward ? before + 1 : before;
 }
 
+/* Do two runs receive over the same lines? */
+static bool comes_alike(const ts_step_runs *step, const ts_run *a, const ts_run *b) {
+  const unsigned what = BACKWARD | TS_SEGMENT_FORWARD;
+  return a->chunk == b->chunk && (step->kind[a->kind].segments & what) == (step->kind[b->kind].segments & what);
+}
+
 /* As early as that, but no earlier than the message of the micro-batch before: they come in this order. */
 static void find_posts(const ts_step_runs *step, int64_t *from) {
   for (int64_t i = 0; i < step->n; ++i) {
     const ts_run *run = &step->run[i];
     int64_t before = i - 1;
-    while (before >= 0 && (step->run[before].kind != run->kind || step->run[before].chunk != run->chunk)) {
+    while (before >= 0 && !comes_alike(step, &step->run[before], run)) {
       --before;
     }
     int64_t free = free_from(step, i);
@@ -140,6 +148,7 @@ static void list_posts(ts_step_runs *step) {
 static ts_run run_in_turns(const ts_step_runs *step, int64_t i) {
   bool update = i == step->n - 1, last = i == step->n - 2;
   return (ts_run){.kind = update       ? UPDATE
+                          : i == 0     ? FIRST_FORWARD
                           : i % 2 == 0 ? FORWARD
                           : last       ? LAST_BACK
                                        : BACK,
@@ -156,7 +165,7 @@ static const struct {
 static void list_run(ts_step_runs *step, ts_pipeline_work work, const ts_pipeline_instance *at, place_list *places) {
   const occupant whom = {at->micro_batch, at->chunk};
   ts_run *run = &step->run[step->n++];
-  *run = (ts_run){.kind = run_kind_of(work, at->micro_batch == step->micro_batches - 1),
+  *run = (ts_run){.kind = run_kind_of(work, at->micro_batch == 0, at->micro_batch == step->micro_batches - 1),
                   .chunk = at->chunk,
                   .micro_batch = at->micro_batch};
   for (ts_lifetime l = TS_LIFETIME_SLOT; l <= (step->apart ? TS_LIFETIME_TO_WEIGHT : TS_LIFETIME_SLOT); ++l) {
@@ -252,8 +261,9 @@ bool ts_step_has(const ts_step_runs *step, int kind) {
     return kind == LAST_PASS || step->accumulates || chunks_of(&step->order) > 1;
   }
   switch (kind) {
-    case FORWARD:
+    case FIRST_FORWARD:
     case UPDATE: return true;
+    case FORWARD: return step->accumulates;
     case BACK: return step->by_hand || (!step->apart && step->accumulates);
     case LAST_BACK: return step->by_hand || !step->apart;
     case WEIGHTS: return step->apart && step->accumulates;
@@ -265,8 +275,8 @@ bool ts_step_has(const ts_step_runs *step, int kind) {
 
 ts_run ts_step_run_by_hand(ts_hand hand) {
   static const int kind[] = {
-      [TS_HAND_FORWARD] = FORWARD, [TS_HAND_BACKWARD] = BACK, [TS_HAND_LAST_BACKWARD] = LAST_BACK,
-      [TS_HAND_REDUCE] = REDUCE,   [TS_HAND_UPDATE] = UPDATE,
+      [TS_HAND_FORWARD] = FIRST_FORWARD, [TS_HAND_BACKWARD] = BACK, [TS_HAND_LAST_BACKWARD] = LAST_BACK,
+      [TS_HAND_REDUCE] = REDUCE,         [TS_HAND_UPDATE] = UPDATE,
   };
   return (ts_run){.kind = kind[hand]};
 }

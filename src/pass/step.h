@@ -24,6 +24,7 @@ typedef enum ts_lifetime {
   TS_LIFETIME_SLOT,      /**< For the runs of a micro-batch, until the slot's next one. */
   TS_LIFETIME_TO_INPUT,  /**< Of these the forward and the backward of inputs, */
   TS_LIFETIME_TO_WEIGHT, /**< or both backwards. */
+  TS_LIFETIME_STEP,      /**< From the first forward of a step on, for all its micro-batches. */
   TS_LIFETIME_SCRATCH,   /**< From its first to its last instruction: of one run, where a step has several slots. */
   TS_N_LIFETIMES
 } ts_lifetime;
@@ -38,7 +39,8 @@ typedef enum ts_run_phase { TS_RUN_FORWARD, TS_RUN_BACKWARD, TS_RUN_UPDATE, TS_N
 
 /** A kind of runs: the instructions of some segments. */
 typedef struct ts_run_kind {
-  const char *name;  /**< "forward", "backward", "backward of inputs", "backward and reduce", "update", ... */
+  const char
+      *name; /**< "first forward", "forward", "backward", "backward of inputs", "backward and reduce", "update", ... */
   const char *title; /**< "the forward pass of a step", ... */
   ts_run_phase phase;
   unsigned segments; /**< Mask of ts_segment. */

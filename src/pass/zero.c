@@ -186,7 +186,7 @@ static int *find_gradients(const ts_zero *z) {
 
 static void walk_graph(ts_zero *z) {
   int *gradient_of = find_gradients(z);
-  int *units = NULL, *gathers = z->stage == 3 ? ts_zero_plan_gathers(z, &units) : NULL;
+  int *units = NULL, *gathers = z->stage == 3 ? ts_zero_plan_gathers(z, &units, &z->keeps) : NULL;
   int next = 0;
   ts_site at = ts_graph_site(z->rewrite.to);
   for (ts_nid n = 0; n < z->rewrite.from->n_nodes; ++n) {
@@ -198,7 +198,9 @@ static void walk_graph(ts_zero *z) {
     at.segment = node->segment;
     at.unit = node->unit;
     for (int k = 0; gathers != NULL && k < gathers[n]; ++k) {
-      gather_unit(z, at, units[next++]);
+      ts_site once = at;
+      once.segment = z->keeps && at.segment == TS_SEGMENT_FORWARD ? TS_SEGMENT_PREPARE : at.segment;
+      gather_unit(z, once, units[next++]);
     }
     map_inputs(z, at, node);
     ts_rewrite_copy(&z->rewrite, n);

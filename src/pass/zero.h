@@ -56,6 +56,7 @@ typedef struct ts_zero {
   ts_tid beta_local;     /* likewise since gradients were reduced last; beta where they are reduced once a step */
   ts_tid beta_reduced;   /* 0 in the first reduction of a step; TS_NONE where there is one */
   ts_tid beta_of_bucket; /* of what is reduced every micro-batch: beta, or 1 */
+  bool keeps;            /* units that are gathered stay so for all micro-batches of a step */
   ts_buckets reduce;     /* gradients waiting to be reduced */
 } ts_zero;
 
@@ -163,9 +164,11 @@ void ts_zero_orthogonalize(ts_zero *z, ts_site at, ts_zero_share *share, int n);
 
 /** Which uses of units need a gather of their own (stage 3): between two uses a unit stays gathered when at most
  * stage3_max_reuse_distance elements of other units are used meanwhile and at most stage3_max_live_parameters elements
- * are then gathered at once.
+ * are then gathered at once.  On a pipeline, where all that a stage has may be gathered at once, it stays so for all
+ * micro-batches of a step; else where they overlap for one run.
+ * \param [out] keeps  The former.
  * \return for each node of the old graph the number of units to gather before it; the units follow one another in
  * *units (both owned by the caller, ts_free). Not collective. */
-int *ts_zero_plan_gathers(const ts_zero *z, int **units);
+int *ts_zero_plan_gathers(const ts_zero *z, int **units, bool *keeps);
 
 #endif

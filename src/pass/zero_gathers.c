@@ -5,6 +5,7 @@
 #include "pass/zero.h"
 
 #include "base/memory.h"
+#include "pass/step.h"
 
 typedef struct visit {
   ts_nid node;
@@ -43,6 +44,20 @@ static int sharded_unit(const ts_zero *z, ts_tid t) {
   return ts_zero_parameter_is_sharded(z, part) ? part->unit : -1;
 }
 
+/* What one run leaves for another is kept for each micro-batch where these overlap. */
+static bool micro_batches_overlap(const ts_zero *z) {
+  const ts_step_runs *step = z->context->step;
+  return ts_step_slots(step) > 1 || step->apart || ts_graph_chunks(z->rewrite.from) > 1;
+}
+
+static bool is_of_one_run(const ts_zero *z, ts_nid a, ts_nid b) {
+  const ts_graph *g = z->rewrite.from;
+  const ts_node *x = &g->node[a], *y = &g->node[b];
+  bool same_phase = ts_segment_phase(x->segment) == ts_segment_phase(y->segment);
+  bool same = same_phase && (!z->context->step->apart || x->segment == y->segment);
+  return ts_node_chunk(g, x) == ts_node_chunk(g, y) && (same || !micro_batches_overlap(z));
+}
+
 static visit *find_visits(const ts_zero *z, int *n_visits) {
   visit *v = NULL;
   int n = 0, capacity = 0;
@@ -53,7 +68,8 @@ static visit *find_visits(const ts_zero *z, int *n_visits) {
   for (ts_nid node = 0; node < z->rewrite.from->n_nodes; ++node) {
     for (int i = 0; i < z->rewrite.from->node[node].n_in; ++i) {
       int unit = sharded_unit(z, z->rewrite.from->node[node].in[i]);
-      if (unit >= 0 && (last[unit] < 0 || last[unit] != n - 1)) {
+      bool again = unit >= 0 && last[unit] >= 0 && last[unit] == n - 1 && is_of_one_run(z, v[n - 1].node, node);
+      if (unit >= 0 && !again) {
         TS_GROW(v, n, capacity);
         v[n] = (visit){.node = node, .unit = unit, .previous = last[unit]};
         last[unit] = n++;
@@ -87,21 +103,30 @@ static bool can_stay(const ts_zero *z, const visit *v, int n, int i, const int64
   return true;
 }
 
-/* Chunks have slots of their own: nothing stays from one to another. */
-static bool is_of_one_chunk(const ts_zero *z, const visit *a, const visit *b) {
-  const ts_graph *g = z->rewrite.from;
-  return ts_node_chunk(g, &g->node[a->node]) == ts_node_chunk(g, &g->node[b->node]);
+/* All units that are visited at once, from the first forward on: of pipelines, as of micro-batches in turns each has
+ * its gradients before the next one comes, and memory is free in between. */
+static bool can_stay_all(const ts_zero *z, const visit *v, int n, const int64_t *elements) {
+  const ts_deck_zero *deck = &z->context->deck->zero_optimization;
+  bool pipeline = z->context->stages != NULL || micro_batches_overlap(z);
+  int64_t sum = 0;
+  for (int i = 0; i < n; ++i) {
+    sum += v[i].previous < 0 ? elements[v[i].unit] : 0;
+  }
+  return pipeline && ts_zero_is_training(z) && z->context->step->accumulates &&
+         sum <= deck->stage3_max_live_parameters && sum <= deck->stage3_max_reuse_distance;
 }
 
-int *ts_zero_plan_gathers(const ts_zero *z, int **units) {
+int *ts_zero_plan_gathers(const ts_zero *z, int **units, bool *keeps) {
   int64_t *elements = unit_elements(z);
   int n;
   visit *v = find_visits(z, &n);
   int *gathers = ts_calloc((size_t) z->rewrite.from->n_nodes + 1, sizeof *gathers);
   *units = ts_malloc(((size_t) n + 1) * sizeof **units);
+  *keeps = can_stay_all(z, v, n, elements);
   int n_units = 0;
   for (int i = 0; i < n; ++i) {
-    v[i].reuse = v[i].previous >= 0 && is_of_one_chunk(z, &v[i], &v[v[i].previous]) && can_stay(z, v, n, i, elements);
+    v[i].reuse = v[i].previous >= 0 &&
+                 (*keeps || (is_of_one_run(z, v[i].node, v[v[i].previous].node) && can_stay(z, v, n, i, elements)));
   }
   for (int i = 0; i < n; ++i) {
     if (!v[i].reuse) {

@@ -65,6 +65,18 @@ static double state_of_rank(const search *s, const int *cuts, int rank) {
   return state;
 }
 
+/* What is there once for all micro-batches. */
+static double bytes_of_step(const search *s, const int *cuts, int rank) {
+  double sum = (double) s->whole->unit[s->units].kept[TS_LIFETIME_STEP];
+  for (int chunk = 0; chunk < s->pipeline.chunks; ++chunk) {
+    int piece = ts_pipeline_piece(&s->pipeline, rank, chunk);
+    for (int u = cuts[piece]; u < cuts[piece + 1]; ++u) {
+      sum += (double) s->whole->unit[u].kept[TS_LIFETIME_STEP];
+    }
+  }
+  return sum;
+}
+
 /* But for what libraries keep, which no cut changes.  One slot is that of any of the rank's pieces, so as large as the
  * largest. */
 static double rank_bytes(const search *s, const int *cuts, int rank) {
@@ -85,6 +97,7 @@ static double rank_bytes(const search *s, const int *cuts, int rank) {
     }
     kept += most * s->step[rank].n_places[l];
   }
+  kept += bytes_of_step(s, cuts, rank);
   double inputs = (double) (w->slot_bytes[TS_ARENA_INPUT] * ts_step_slots(&s->step[rank]) + w->feed_bytes);
   return copies_of_state(w) * (state + (double) none->state) + work + kept + inputs;
 }

@@ -427,7 +427,7 @@ ts_sent ts_program_sent(const ts_program *program, ts_axis axis) {
       sent.micro_batch += message_bytes(program, node);
       ++sent.messages;
     } else if (ts_node_is_collective(node) && reaches_along(&program->mesh, node->attr.comm.axes, axis)) {
-      bool once = (node->segment & (TS_SEGMENT_REDUCE | TS_SEGMENT_UPDATE)) != 0;
+      bool once = (node->segment & (TS_SEGMENT_PREPARE | TS_SEGMENT_REDUCE | TS_SEGMENT_UPDATE)) != 0;
       sent.with_others += message_bytes(program, node) * (once ? 1 : (double) program->step.micro_batches);
     }
   }

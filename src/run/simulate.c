@@ -32,10 +32,15 @@ static size_t in_slot(const ts_sim_rank *r, ts_tid t) {
   return (size_t) ts_run_slot(r->now) * (size_t) r->program->graph->n_tensors + (size_t) t;
 }
 
-/* Place of what is known of its making: a version of state is of no slot. */
+/* Is it there for all micro-batches of a step? */
+static bool is_of_step(const ts_sim_rank *r, ts_tid t) {
+  return ts_arenas[r->program->plan->address[r->place[t].root].arena].lifetime == TS_LIFETIME_STEP;
+}
+
+/* Place of what is known of its making: a version of state is of no slot, nor is what all micro-batches have. */
 static size_t made_at(const ts_sim_rank *r, ts_tid t) {
   bool state = r->program->graph->tensor[r->place[t].root].role == TS_ROLE_STATE;
-  return state ? (size_t) t : in_slot(r, t);
+  return state || is_of_step(r, t) ? (size_t) t : in_slot(r, t);
 }
 
 static ts_sim_extent workspace_of(const ts_sim_rank *r, ts_nid n) {
@@ -244,13 +249,16 @@ static void forget(ts_sim_rank *r) {
   }
   for (int i = 0; i < r->n_storages; ++i) {
     ts_sim_storage *s = &r->storage[i];
-    if (g->tensor[s->root].producer != TS_NONE &&
+    if (g->tensor[s->root].producer != TS_NONE && s->lifetime != TS_LIFETIME_STEP &&
         (s->place < 0 || (begins_now(r, s->lifetime) && s->place == r->now.place[s->lifetime]))) {
       s->life = TS_SIM_UNBORN;
     }
   }
   for (ts_tid t = 0; t < g->n_tensors; ++t) {
     const ts_sim_storage *s = storage_of(r, t);
+    if (is_of_step(r, t)) {
+      continue;
+    }
     bool scratch = s != NULL && s->place < 0 && g->tensor[s->root].producer != TS_NONE;
     bool state = g->tensor[r->place[t].root].role == TS_ROLE_STATE, kept = state && !is_one_life(r->program);
     r->made[in_slot(r, t)] = r->made[in_slot(r, t)] && !scratch && (!first || kept);
@@ -676,7 +684,7 @@ static char *open_place(ts_sim_rank *r, int place) {
                        ts_arenas[arena].name);
     }
     if (r->place[t].root == t) {
-      bool one_life = !kept && is_one_life(program); /* all is the micro-batch's */
+      bool one_life = !kept && lifetime != TS_LIFETIME_STEP && is_one_life(program); /* all is the micro-batch's */
       r->of_root[in_place(r, t)] = r->n_storages;
       r->storage[r->n_storages++] =
           (ts_sim_storage){.root = t,
