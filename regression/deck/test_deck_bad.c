@@ -108,6 +108,8 @@ static const bad_deck decks[] = {
      "refused, not there yet: checkpoints on disks that only one node sees; accepted: false"},
     {TS_CHECK_REFUSED, NULL, "expert_parallel = { enabled = true; autoep_size = 2; };\n", NULL,
      "bad.cfg:4: expert_parallel.enabled: refused, not there yet"},
+    {TS_CHECK_WORD, NULL, "pipeline = { checkpointable_layers = [\"LlamaDecoderLayer\", \"LlamaLayer\"]; };\n", NULL,
+     "bad.cfg:4: pipeline.checkpointable_layers: \"LlamaLayer\": no block of the model; accepted: "},
     {TS_CHECK_WORD, NULL, "pipeline = { stages = 2; partition = \"weight\"; };\n", NULL,
      "bad.cfg:4: pipeline.partition: \"weight\"; accepted: \"best\", \"time\""},
     {TS_CHECK_REGEX, NULL, "pipeline = { stages = 2; partition = \"type:(\"; };\n", NULL,

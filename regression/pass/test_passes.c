@@ -343,6 +343,31 @@ static void test_policies(void) {
   test_policy("auto", 1, false);
 }
 
+/* Only the blocks that a deck names are computed again, by their class or their names; DeepSpeed's key is another name.
+ */
+static void test_layers(void) {
+  static const struct {
+    const char *layers;
+    int attention;
+  } rows[] = {{"[]", 5},
+              {"[\"LlamaDecoderLayer\"]", 5},
+              {"[\"model.layers.1\", \"model.layers.4\"]", 2},
+              {"\"model.layers.0\"", 1}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+    char *keys = ts_format("%s=%s", i % 2 == 0 ? "activation_checkpointing.layers" : "pipeline.checkpointable_layers",
+                           rows[i].layers);
+    passed p = run(TINY_LLAMA "activation_checkpointing = { enabled = true; };\n", "model.num_hidden_layers=5", keys,
+                   TS_MODEL_TRAIN, "recompute");
+    int attention = 0;
+    for (ts_nid n = 0; n < p.graph->n_nodes; ++n) {
+      attention += p.graph->node[n].op == TS_OP_ATTENTION && is_copy(&p.graph->node[n]);
+    }
+    tap_ok(attention == rows[i].attention, "%s: %d of 5 blocks are computed again", keys, attention);
+    ts_free(keys);
+    end(&p);
+  }
+}
+
 /* The longest sample of which attention is done again, and one token more. */
 static void test_policy_auto(void) {
   for (int more = 0; more < 2; ++more) {
@@ -714,6 +739,7 @@ int main(void) {
   test_recompute_order("activation_checkpointing.policy=sac");
   test_recompute_order("activation_checkpointing.interval=2");
   test_policies();
+  test_layers();
   test_policy_auto();
   test_recompute_shared();
   /* Up, gate and their product; GPT-2's of four times the width, before and after the activation; both in one, their

@@ -4,6 +4,7 @@
 #include "family/family.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Sizes in bytes stay well below 2^63 when elements x 16 (master, moments, gradient) stay below this. */
@@ -243,8 +244,38 @@ static void check_sequence(ts_reader *reader) {
   }
 }
 
+/* Does a name stand for a block of the model: "model.layers.3", or their class? */
+static bool names_block(const ts_deck *d, const char *name, char **class) {
+  const ts_family *family = ts_family_find(d->model.model_type);
+  char *first = ts_format("%s.0", family->layers);
+  *class = ts_family_class(family, first);
+  ts_free(first);
+  size_t n = strlen(family->layers);
+  char *end = NULL;
+  bool in_layers = strncmp(name, family->layers, n) == 0 && name[n] == '.';
+  long long number = in_layers ? strtoll(name + n + 1, &end, 10) : -1;
+  return strcmp(name, *class) == 0 ||
+         (in_layers && end > name + n + 1 && *end == 0 && number >= 0 && number < d->model.num_hidden_layers);
+}
+
+static void check_repeated(ts_reader *reader) {
+  const ts_deck *d = reader->deck;
+  for (int i = 0; i < d->activation_checkpointing.layers.n && !ts_deck_model_is_own(d); ++i) {
+    char *class = NULL;
+    if (!names_block(d, d->activation_checkpointing.layers.items[i], &class)) {
+      ts_reader_report(reader, TS_CHECK_WORD, "activation_checkpointing.layers",
+                       "\"%s\": no block of the model; accepted: \"%s\", \"%s.0\" to \"%s.%lld\"",
+                       d->activation_checkpointing.layers.items[i], class, ts_family_find(d->model.model_type)->layers,
+                       ts_family_find(d->model.model_type)->layers, (long long) d->model.num_hidden_layers - 1);
+    }
+    ts_free(class);
+  }
+}
+
 static void note_recomputation(ts_reader *reader) {
+  check_repeated(reader);
   if (!reader->deck->activation_checkpointing.enabled) {
+    ts_reader_note_idle(reader, "activation_checkpointing.layers", "activation_checkpointing.enabled is false");
     ts_reader_note_idle(reader, "activation_checkpointing.policy", "activation_checkpointing.enabled is false");
     ts_reader_note_idle(reader, "activation_checkpointing.interval", "activation_checkpointing.enabled is false");
   }

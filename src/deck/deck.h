@@ -347,9 +347,10 @@ typedef struct ts_deck {
   } torch_autocast; /**< Not with bf16; ts_deck_autocasts, ts_deck_products, ts_deck_travels_low. */
   ts_deck_zero zero_optimization;
   struct {
-    bool enabled;     /**< Compute again in the backward what blocks made in the forward. */
-    char *policy;     /**< "auto", "block" or "sac". */
-    int64_t interval; /**< Blocks of which one's input is kept; 0 as 1. */
+    bool enabled;      /**< Compute again in the backward what blocks made in the forward. */
+    char *policy;      /**< "auto", "block" or "sac". */
+    int64_t interval;  /**< Blocks of which one's input is kept; 0 as 1. */
+    ts_strings layers; /**< Units or their classes; empty: all blocks. */
   } activation_checkpointing;
   bool tiled_mlp_compute; /**< MLPs in tiles of rows (pass/tile). */
   ts_deck_elasticity elasticity;

@@ -93,6 +93,7 @@ static const ts_key rows[] = {
     PIPE("use_reentrant", BOOL, "true", "recomputation is part of the graph"),
     PIPE("dynamic_shape", BOOL, "false", "shapes are known before the run"),
     ALIAS("pipeline.activation_checkpoint_interval", "activation_checkpointing.interval"),
+    ALIAS("pipeline.checkpointable_layers", "activation_checkpointing.layers"),
     PIPE("pipe_partitioned", BOOL, "true", "what ranks along tp have alike is sent whole"),
     PIPE("grad_partitioned", BOOL, "true", "what ranks along tp have alike is sent whole"),
 

@@ -133,6 +133,9 @@ static const ts_key rows[] = {
     INTEGER(activation_checkpointing.interval, "1", 0, 256, 0,
             "Of so many blocks the input of the first is kept, and those of the others are computed again; 0 as 1: of "
             "each."),
+    STRINGS(activation_checkpointing.layers, "[]", TS_KEY_ONE,
+            "Blocks that are computed again, by their names (\"model.layers.3\") or their Hugging Face class "
+            "(\"LlamaDecoderLayer\"); empty: all.  Also called pipeline.checkpointable_layers."),
     NONE("activation_checkpointing.number_checkpoints", INT, NULL, "activation_checkpointing.interval decides"),
     NONE("activation_checkpointing.contiguous_memory_optimization", BOOL, "false", PLANNED),
     NONE("activation_checkpointing.synchronize_checkpoint_boundary", BOOL, "false", "profile.timeline is there"),

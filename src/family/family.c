@@ -1,5 +1,8 @@
 #include "family/family.h"
 
+#include "base/memory.h"
+#include "base/text.h"
+
 #include <stddef.h>
 #include <string.h>
 #include <strings.h>
@@ -43,4 +46,21 @@ const ts_family_key *ts_family_key_find(const ts_family *family, const char *pat
     }
   }
   return NULL;
+}
+
+char *ts_family_class(const ts_family *f, const char *unit) {
+  const char *end = strstr(f->architecture, "ForCausalLM");
+  end = end != NULL ? end : strstr(f->architecture, "LMHeadModel");
+  int length = end != NULL ? (int) (end - f->architecture) : (int) strlen(f->architecture);
+  bool block = strncmp(unit, f->layers, strlen(f->layers)) == 0 && unit[strlen(f->layers)] == '.';
+  if (block && strncmp(f->architecture, "GPTNeoX", 7) == 0) {
+    return ts_strdup("GPTNeoXLayer");
+  }
+  if (block) {
+    return ts_format("%.*s%s", length, f->architecture, strcmp(f->model_type, "gpt2") == 0 ? "Block" : "DecoderLayer");
+  }
+  if (strcmp(unit, f->final_norm) == 0) {
+    return f->norm_kind == TS_NORM_LAYER ? ts_strdup("LayerNorm") : ts_format("%.*sRMSNorm", length, f->architecture);
+  }
+  return ts_strdup(strcmp(unit, f->head) == 0 ? "Linear" : "Embedding");
 }

@@ -109,6 +109,11 @@ extern const ts_family *const ts_families[];
 /** The row of a model_type, whatever its case, or NULL. Not collective. */
 const ts_family *ts_family_find(const char *model_type);
 
+/** What Hugging Face calls the class of a unit: "LlamaDecoderLayer", "GPT2Block", "Embedding", "LlamaRMSNorm",
+ * "Linear". Not collective.
+ * \return owned by the caller (ts_free). */
+char *ts_family_class(const ts_family *family, const char *unit);
+
 /** Key \a i of a family, from 0; NULL after the last.  No two have one path. Not collective. */
 const ts_family_key *ts_family_key_at(const ts_family *family, int i);
 

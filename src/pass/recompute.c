@@ -17,6 +17,8 @@
  * Activation Recomputation in Large Transformer Models", 2022, section 4.2.2). */
 #include "pass/recompute.h"
 #include "base/memory.h"
+#include "base/text.h"
+#include "family/family.h"
 #include "graph/op.h"
 #include "graph/rewrite.h"
 #include "pass/pass.h"
@@ -60,16 +62,35 @@ static bool has_attention(const ts_graph *g) {
   return has;
 }
 
-/* Per unit the number of its group of `interval` blocks.  Blocks are the units with attention, the rest have no group:
+char *ts_unit_class(const ts_deck *deck, const char *unit) {
+  const ts_family *family = ts_deck_model_is_own(deck) ? NULL : ts_family_find(deck->model.model_type);
+  return family != NULL ? ts_family_class(family, unit) : ts_strdup("");
+}
+
+bool ts_recompute_takes(const ts_deck *deck, const char *unit) {
+  const ts_strings *layers = &deck->activation_checkpointing.layers;
+  char *class = ts_unit_class(deck, unit);
+  bool takes = layers->n == 0;
+  for (int i = 0; i < layers->n && !takes; ++i) {
+    takes = strcmp(layers->items[i], unit) == 0 || strcmp(layers->items[i], class) == 0;
+  }
+  ts_free(class);
+  return takes;
+}
+
+/* Per unit the number of its group of as many blocks as the deck's interval says, of those that it takes.  Blocks are
+ * the units with attention, the rest have no group:
  * embeddings and the head are cheap to keep or dear to repeat.  Of a model without, blocks are the units with products
  * but for a head. */
-static int32_t *find_groups(const ts_graph *g, int64_t interval) {
+static int32_t *find_groups(const ts_graph *g, const ts_deck *deck) {
+  int64_t interval = deck->activation_checkpointing.interval > 1 ? deck->activation_checkpointing.interval : 1;
   int32_t *group = ts_ids_none(g->n_units);
   ts_op of_block = has_attention(g) ? TS_OP_ATTENTION : TS_OP_MATMUL;
   int64_t blocks = 0;
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
     const ts_node *node = &g->node[n];
-    if (is_forward(node) && node->op == of_block && node->unit >= 0 && group[node->unit] == TS_NONE) {
+    if (is_forward(node) && node->op == of_block && node->unit >= 0 && group[node->unit] == TS_NONE &&
+        ts_recompute_takes(deck, g->unit[node->unit])) {
       group[node->unit] = (int32_t) (blocks++ / interval);
     }
   }
@@ -89,8 +110,8 @@ static void choose_for_reader(recompute *r, const int32_t *group, const ts_node 
   }
 }
 
-static void choose_blocks(recompute *r, int64_t interval, bool sac) {
-  int32_t *group = find_groups(r->from, interval);
+static void choose_blocks(recompute *r, const ts_deck *deck, bool sac) {
+  int32_t *group = find_groups(r->from, deck);
   for (ts_nid n = 0; n < r->from->n_nodes; ++n) {
     const ts_node *node = &r->from->node[n];
     for (int i = 0; i < node->n_in; ++i) {
@@ -208,9 +229,8 @@ void ts_pass_recompute(ts_graph **graph, ts_pass_context *context) {
       .copy = {ts_ids_none((*graph)->n_tensors), ts_ids_none((*graph)->n_tensors), ts_ids_none((*graph)->n_tensors)},
       .by_heads = context->deck->sequence_parallel.head_groups > 1};
   if (blocks) {
-    int64_t interval = context->deck->activation_checkpointing.interval;
     bool sac = strcmp(ts_recompute_policy(context->deck, context->sequence), "sac") == 0;
-    choose_blocks(&r, interval > 0 ? interval : 1, sac);
+    choose_blocks(&r, context->deck, sac);
   } else {
     choose_gathers(&r);
   }

@@ -12,4 +12,13 @@
  * \return a literal. */
 const char *ts_recompute_policy(const ts_deck *deck, const ts_sequence *sequence);
 
+/** What Hugging Face calls the class of a unit ("LlamaDecoderLayer", ts_family_class); "" in a program's own model.
+ * Not collective.
+ * \return owned by the caller (ts_free). */
+char *ts_unit_class(const ts_deck *deck, const char *unit);
+
+/** Does activation checkpointing take a block: is its unit or its class among activation_checkpointing.layers, or does
+ * the deck name none? Not collective. */
+bool ts_recompute_takes(const ts_deck *deck, const char *unit);
+
 #endif

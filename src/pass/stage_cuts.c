@@ -1,10 +1,10 @@
 /* Where a model's units are cut: by a list, evenly by number or weight, or so that the slowest piece is as fast as can
  * be.  A table that two units read weighs in each. */
 #include "base/memory.h"
-#include "family/family.h"
 #include "graph/op.h"
 #include "pass/partition.h"
 #include "pass/rates.h"
+#include "pass/recompute.h"
 #include "pass/stage.h"
 
 #include <math.h>
@@ -48,12 +48,13 @@ static bool has_weight(const ts_graph *g, const ts_node *node) {
   return has;
 }
 
-/* Units that are computed again: those with attention. */
+/* Units that are computed again: of those with attention. */
 static bool *find_repeated(const ts_graph *g, const ts_deck *deck) {
   bool *repeated = ts_calloc((size_t) g->n_units + 1, sizeof *repeated);
   for (ts_nid n = 0; n < g->n_nodes && deck->activation_checkpointing.enabled; ++n) {
-    if (g->node[n].op == TS_OP_ATTENTION && g->node[n].unit >= 0) {
-      repeated[g->node[n].unit] = true;
+    int unit = g->node[n].op == TS_OP_ATTENTION ? g->node[n].unit : -1;
+    if (unit >= 0) {
+      repeated[unit] = ts_recompute_takes(deck, g->unit[unit]);
     }
   }
   return repeated;
@@ -76,33 +77,11 @@ void ts_stage_seconds(const ts_graph *g, const ts_deck *deck, const ts_backend *
   ts_free(repeated);
 }
 
-/* What Hugging Face calls a unit's class: "LlamaDecoderLayer", "GPT2Block", "Embedding", "LlamaRMSNorm", "Linear". */
-static char *class_of(const ts_deck *deck, const char *unit) {
-  const ts_family *f = ts_deck_model_is_own(deck) ? NULL : ts_family_find(deck->model.model_type);
-  if (f == NULL) {
-    return ts_strdup("");
-  }
-  const char *end = strstr(f->architecture, "ForCausalLM");
-  end = end != NULL ? end : strstr(f->architecture, "LMHeadModel");
-  int length = end != NULL ? (int) (end - f->architecture) : (int) strlen(f->architecture);
-  bool block = strncmp(unit, f->layers, strlen(f->layers)) == 0 && unit[strlen(f->layers)] == '.';
-  if (block && strncmp(f->architecture, "GPTNeoX", 7) == 0) {
-    return ts_strdup("GPTNeoXLayer");
-  }
-  if (block) {
-    return ts_format("%.*s%s", length, f->architecture, strcmp(f->model_type, "gpt2") == 0 ? "Block" : "DecoderLayer");
-  }
-  if (strcmp(unit, f->final_norm) == 0) {
-    return f->norm_kind == TS_NORM_LAYER ? ts_strdup("LayerNorm") : ts_format("%.*sRMSNorm", length, f->architecture);
-  }
-  return ts_strdup(strcmp(unit, f->head) == 0 ? "Linear" : "Embedding");
-}
-
 /* 1 of those whose name or class the expression matches, case ignored. */
 static void weigh_type(const ts_graph *g, const ts_deck *deck, double *weight) {
   char *pattern = ts_format("(?i)%s", deck->pipeline.partition + strlen(TS_PARTITION_TYPE));
   for (int u = 0; u < g->n_units; ++u) {
-    char *class = class_of(deck, g->unit[u]);
+    char *class = ts_unit_class(deck, g->unit[u]);
     weight[u] = ts_matches(pattern, g->unit[u]) == 1 || ts_matches(pattern, class) == 1;
     ts_free(class);
   }
