@@ -64,6 +64,7 @@ static found weigh(model *m) {
 }
 
 static void set_units(model *m, const int64_t *units, int n) {
+  m->deck->pipeline.decided = n > 0;
   ts_free(m->deck->pipeline.units.items);
   m->deck->pipeline.units = (ts_ints){n, ts_malloc(sizeof(int64_t) * (size_t) (n + 1))};
   memcpy(m->deck->pipeline.units.items, units, sizeof(int64_t) * (size_t) n);

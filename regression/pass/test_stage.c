@@ -216,6 +216,31 @@ static void test_faults(void) {
   }
 }
 
+/* What two ranks along tp send over a boundary, forward and back: their rows, a half each, of what they would send
+ * whole where they had all rows alike. */
+static void test_rows(void) {
+  int64_t bytes[2][2] = {{0}};
+  for (int rows = 0; rows < 2; ++rows) {
+    char *sets = ts_format("pipeline.stages=2 gradient_accumulation_steps=2 tensor_parallel.autotp_size=2 "
+                           "tensor_parallel.sequence_parallel=%s",
+                           rows ? "true" : "false");
+    grid g = make_grid(LLAMA, sets, 4, TS_MODEL_TRAIN);
+    for (int rank = 0; rank < 4; ++rank) {
+      const ts_graph *of = g.program[rank]->graph;
+      for (ts_nid n = 0; n < of->n_nodes; ++n) {
+        for (int i = 0; i < of->node[n].n_in && of->node[n].op == TS_OP_SEND; ++i) {
+          bytes[rows][of->node[n].attr.message.back] += ts_tensor_bytes(of, of->node[n].in[i]);
+        }
+      }
+    }
+    ts_free(sets);
+    free_grid(&g);
+  }
+  tap_ok(bytes[1][0] > 0 && bytes[1][1] > 0 && 2 * bytes[1][0] == bytes[0][0] && 2 * bytes[1][1] == bytes[0][1],
+         "tp 2: %lld bytes cross forward and %lld back, each row once; %lld and %lld where all ranks have all rows",
+         (long long) bytes[1][0], (long long) bytes[1][1], (long long) bytes[0][0], (long long) bytes[0][1]);
+}
+
 /* Validations: forwards of many micro-batches, two slots on each stage. */
 static void test_forwards(void) {
   static const shape shapes[] = {{TS_PIPELINE_1F1B, 2, 1, 4, 2, 0},        {TS_PIPELINE_1F1B, 4, 1, 4, 1, 3},
@@ -248,6 +273,7 @@ int main(void) {
   }
   test_gathered_table();
   test_forwards();
+  test_rows();
   test_faults();
   return tap_done();
 }

@@ -161,7 +161,7 @@ static void test_gathers(void) {
               {"", {TS_PIPELINE_ZB_H1, 4, 2, 1}, 5, 0, 0},
               {"", {0}, 0, 5, 0},
               {" zero_optimization.stage3_max_reuse_distance=0", {0}, 0, 5, 3},
-              {" zero_optimization.stage3_max_live_parameters=100000", {TS_PIPELINE_1F1B, 4, 0, 1}, 0, 5, 4}};
+              {" zero_optimization.stage3_max_live_parameters=100000", {TS_PIPELINE_1F1B, 4, 0, 1}, 0, 4, 4}};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
     char *sets = ts_format("%s zero_optimization.stage3_param_persistence_threshold=0%s", stages[3], rows[i].sets);
     grid g = make_grid_in_order(llama, sets, 2, TS_MODEL_TRAIN, rows[i].order);
@@ -184,6 +184,23 @@ static void test_gathers(void) {
     free_grid(&g);
     ts_free(sets);
   }
+}
+
+/* Of weights that are cast (torch_autocast) a pipeline makes one copy a step; none lies in a slot. */
+static void test_casts(void) {
+  grid g = make_grid(llama, "torch_autocast.enabled=true pipeline.stages=2 gradient_accumulation_steps=4", 2,
+                     TS_MODEL_TRAIN);
+  const ts_program *p = g.program[0];
+  int once = 0, kept = 0;
+  for (ts_nid n = 0; n < p->graph->n_nodes; ++n) {
+    const ts_node *node = &p->graph->node[n];
+    if (node->op == TS_OP_CAST && strstr(node->name, ".weight.bf16") != NULL) {
+      once += node->segment == TS_SEGMENT_PREPARE;
+      kept += ts_lifetime_is_kept(ts_arenas[p->plan->address[node->out[0]].arena].lifetime);
+    }
+  }
+  tap_ok(once > 0 && kept == 0, "torch_autocast: %d weights are cast once a step, %d are kept in slots", once, kept);
+  free_grid(&g);
 }
 
 /* ---- the simulator and the verifier ---- */
@@ -364,6 +381,7 @@ int main(void) {
   }
   test_places();
   test_gathers();
+  test_casts();
   test_faults();
   tap_ok(ts_memory_live() == 0, "nothing is left allocated");
   return tap_done();

@@ -491,7 +491,6 @@ static void set_instance(ts_run_status *s, int rank, const char *what, int peer)
 static void test_lag_messages(void) {
   static const int pp[TS_N_AXES] = {4, 1, 1, 1, 1};
   ts_run_status s = make_grid_run(pp, ALL, 12, 12);
-  set_instance(&s, 0, "stage0:0F4", -1);
   set_instance(&s, 0, "stage0:0B1", 1);
   set_instance(&s, 1, "stage1:1B1", 2);
   set_instance(&s, 2, "stage2:2B1", -1);

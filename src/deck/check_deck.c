@@ -247,15 +247,16 @@ static void check_sequence(ts_reader *reader) {
 /* Does a name stand for a block of the model: "model.layers.3", or their class? */
 static bool names_block(const ts_deck *d, const char *name, char **class) {
   const ts_family *family = ts_family_find(d->model.model_type);
-  char *first = ts_format("%s.0", family->layers);
-  *class = ts_family_class(family, first);
-  ts_free(first);
-  size_t n = strlen(family->layers);
-  char *end = NULL;
-  bool in_layers = strncmp(name, family->layers, n) == 0 && name[n] == '.';
-  long long number = in_layers ? strtoll(name + n + 1, &end, 10) : -1;
-  return strcmp(name, *class) == 0 ||
-         (in_layers && end > name + n + 1 && *end == 0 && number >= 0 && number < d->model.num_hidden_layers);
+  char *block = ts_format("%s.0", family->layers);
+  *class = ts_family_class(family, block);
+  bool is = strcmp(name, *class) == 0;
+  for (int64_t i = 0; i < d->model.num_hidden_layers && !is; ++i) {
+    ts_free(block);
+    block = ts_format("%s.%lld", family->layers, (long long) i);
+    is = strcmp(name, block) == 0;
+  }
+  ts_free(block);
+  return is;
 }
 
 static void check_repeated(ts_reader *reader) {

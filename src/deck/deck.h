@@ -360,6 +360,7 @@ typedef struct ts_deck {
     int64_t virtual_stages; /**< Pieces that each stage has, of "interleaved". */
     char *partition;        /**< "best", "time", "memory", "uniform", "parameters", "type:REGEX". */
     ts_ints units;          /**< Of each piece; empty: partition decides. */
+    bool decided;           /**< units is what was decided here (run/cuts.h); no key. */
   } pipeline;
   struct {
     double product_flops, memory_bandwidth, link_bandwidth; /**< See ts_rates; 0: nominal. */

@@ -162,7 +162,11 @@ ts_status ts_forward(ts_engine *e, ts_error *err) {
   }
   if (h->evaluating) {
     ts_engine_set_control(e, which, 0, (const double[TS_N_FLAGS]){0});
-    ts_executor_run(e->executor, e->index[which], e->program[which]->step.n - 1); /* of one slot */
+    ts_step_runs *step = &e->program[which]->step;
+    TS_CHECK(ts_step_set_micro_batches(step, 1), "an evaluation takes any number of micro-batches");
+    for (int64_t i = 0; i < step->n; ++i) {
+      ts_executor_run(e->executor, e->index[which], i);
+    }
   } else {
     ts_executor_run_one(e->executor, e->index[which], ts_step_run_by_hand(TS_HAND_FORWARD));
   }

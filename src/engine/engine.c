@@ -6,6 +6,7 @@
 #include "engine/identity.h"
 #include "engine/placement.h"
 #include "graph/record.h"
+#include "pass/stage.h"
 #include "run/cuts.h"
 
 #include <sched.h>
@@ -247,11 +248,7 @@ static ts_status check_model_of(const ts_engine *e, const ts_engine_options *o, 
   return ts_program_check(&options, err);
 }
 
-/* A pipeline's model is cut as every rank plans it, for the rank that has least memory. */
-static ts_status decide_cuts(const ts_engine *e, const ts_engine_options *o, ts_error *err) {
-  if ((o->abilities & TS_CAN_TRAIN) == 0 || !ts_cuts_are_open(o->deck, &e->mesh)) {
-    return TS_OK;
-  }
+static ts_status choose_cuts_here(const ts_engine *e, const ts_engine_options *o, int64_t memory, ts_error *err) {
   const ts_mesh first = ts_mesh_at(&e->mesh, 0);
   const ts_program_options options = {.deck = o->deck,
                                       .mesh = &first,
@@ -260,7 +257,28 @@ static ts_status decide_cuts(const ts_engine *e, const ts_engine_options *o, ts_
                                       .target = target_of(e),
                                       .batch = o->deck->train_micro_batch_size_per_gpu,
                                       .length = o->deck->data.sequence_length};
-  return ts_cuts_decide(&options, o->deck, ts_engine_memory_of_rank(e), err);
+  return ts_cuts_decide(&options, o->deck, memory, err);
+}
+
+/* Where a pipeline's model is cut: rank 0 plans it, for the rank that has least memory, and everybody takes that. */
+static ts_status decide_cuts(const ts_engine *e, const ts_engine_options *o, ts_error *err) {
+  if ((o->abilities & TS_CAN_TRAIN) == 0 || !ts_cuts_are_open(o->deck, &e->mesh)) {
+    return TS_OK;
+  }
+  int64_t memory = ts_engine_memory_of_rank(e);
+  bool decides = ts_world_rank(e->world) == 0;
+  ts_status status = ts_world_agree(e->world, decides ? choose_cuts_here(e, o, memory, err) : TS_OK, err);
+  const ts_pipeline pipeline = ts_deck_pipeline(o->deck, &e->mesh);
+  int n = pipeline.stages * pipeline.chunks;
+  ts_comm *all = ts_world_all(e->world);
+  int64_t *units = ts_calloc((size_t) n, sizeof *units);
+  if (decides) {
+    memcpy(units, o->deck->pipeline.units.items, (size_t) n * sizeof *units);
+  }
+  all->ops->broadcast(all, units, (size_t) n * sizeof *units, 0);
+  ts_cuts_take(o->deck, units, n);
+  ts_free(units);
+  return status;
 }
 
 static ts_status set_up_engine(ts_engine *e, const ts_engine_options *o, ts_error *err) {

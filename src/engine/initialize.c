@@ -106,14 +106,21 @@ static void take_plan(const ts_plan *p, ts_planned_memory *memory) {
                                 .peak = p->peak_bytes};
 }
 
-static ts_status plan_memory(const ts_program_options *options, ts_deck *deck, ts_planned_memory *memory,
+static ts_status plan_memory(const ts_program_options *options, const ts_deck *deck, ts_planned_memory *memory,
                              ts_error *err) {
   ts_status status = ts_program_check(options, err);
-  status = status == TS_OK ? ts_cuts_decide(options, deck, 0, err) : status;
-  if (status == TS_OK) {
-    ts_program *largest = ts_plan_largest(options);
+  if (status == TS_OK) { /* of a copy: an engine decides for the memory that there is */
+    ts_deck other = *deck;
+    other.pipeline.units = (ts_ints){0, NULL};
+    ts_cuts_take(&other, deck->pipeline.units.items, deck->pipeline.units.n);
+    other.pipeline.decided = deck->pipeline.decided;
+    ts_program_options of = *options;
+    of.deck = &other;
+    status = ts_cuts_decide(&of, &other, 0, err);
+    ts_program *largest = ts_plan_largest(&of);
     take_plan(largest->plan, memory);
     ts_program_destroy(&largest);
+    ts_free(other.pipeline.units.items);
   }
   return status;
 }

@@ -78,6 +78,9 @@ static ts_status take_samples(ts_engine *e, const ts_feed *feed, int which, ts_r
   e->feeding = (ts_feeding){.which = which, .slot = ts_run_slot(run), .err = err, .is_on = true};
   feed->feed(e, run.micro_batch, feed->user);
   e->feeding.is_on = false;
+  bool pipeline = e->mesh.size[TS_AXIS_PP] > 1;
+  TS_CHECK(!e->feeding.failed || !pipeline || run.micro_batch == 0,
+           "amid a step of a pipeline, with messages under way: %s", err->text);
   return e->feeding.failed ? TS_BAD_INPUT : TS_OK;
 }
 
@@ -205,8 +208,11 @@ static double find_bubble(const ts_engine *e, double span, double busy) {
     cuts[i] = 2 * i;
   }
   ts_comm *comm = ts_world_comm(e->world, &e->mesh, TS_AXES(TS_AXIS_PP));
+  const uint64_t group = ts_mesh_group_id(&e->mesh, TS_AXES(TS_AXIS_PP));
   const ts_transfer transfer = {.x = mine, .y = all, .cuts = cuts, .end = 2};
+  ts_heartbeat_enter(ts_world_heartbeat(e->world), "bubble.gather", group);
   comm->ops->all_gather(comm, &transfer, 1, TS_F64);
+  ts_heartbeat_leave(ts_world_heartbeat(e->world));
   for (int i = 0; i < stages; ++i) {
     longest = fmax(longest, all[2 * i]);
     sum += all[2 * i + 1];
@@ -310,6 +316,7 @@ static ts_status evaluate_step(ts_engine *e, const ts_feed *feed, int64_t first,
   for (int64_t i = 0; i < step->n; ++i) {
     ts_run run = ts_step_run(step, i), asked = run;
     asked.micro_batch += first;
+    ts_heartbeat_micro_batch(ts_world_heartbeat(e->world), asked.micro_batch);
     if (take_samples(e, feed, which, asked, err) != TS_OK) {
       return TS_BAD_INPUT;
     }

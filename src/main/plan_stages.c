@@ -164,10 +164,10 @@ static void add_lists(const ts_pipeline *pipeline, bool json, ts_text *to) {
 static void add_head(const planned *p, const ts_program_options *options, bool json, ts_text *to) {
   const char *name = ts_pipeline_name(p->pipeline.schedule);
   if (json) {
-    ts_text_add(to,
-                ", \"pipeline\": {\"schedule\": \"%s\", \"partition\": \"%s\", \"chunks\": %d, \"seconds\": %.6g, "
-                "\"bubble\": %.6f, \"stages\": [",
-                name, options->deck->pipeline.partition, p->pipeline.chunks, p->times.seconds, p->times.bubble);
+    ts_text_add(to, ", \"pipeline\": {\"schedule\": \"%s\", \"partition\": ", name);
+    ts_text_add_json(to, options->deck->pipeline.partition);
+    ts_text_add(to, ", \"chunks\": %d, \"seconds\": %.6g, \"bubble\": %.6f, \"stages\": [", p->pipeline.chunks,
+                p->times.seconds, p->times.bubble);
     return;
   }
   ts_text_add(to,
@@ -200,12 +200,13 @@ static candidate try_schedule(const ts_program_options *options, ts_pipeline_sch
   deck.pipeline.schedule = (char *) ts_pipeline_name(schedule);
   if (!c.is_own) {
     deck.pipeline.units = (ts_ints){0, NULL};
+    deck.pipeline.decided = false;
   }
   ts_program_options of = *options;
   of.deck = &deck;
   c.goes = ts_program_check(&of, &err) == TS_OK;
   if (c.goes) {
-    c.fits = ts_cuts_decide(&of, &deck, memory, &err) == TS_OK;
+    ts_cuts_decide(&of, &deck, memory, &err); /* where nothing fits the one that needs least is planned */
     planned p = plan_stages(&of);
     c.seconds = p.times.seconds;
     c.bubble = p.times.bubble;

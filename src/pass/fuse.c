@@ -7,11 +7,15 @@
  *   add (a, f (..))                                    ->  f with prior a
  *   accumulate (a, f (..), beta)                       ->  f with prior a and beta
  *
+ * Where micro-batches overlap, a gather of the forward that nobody but the backward reads when the head is one node
+ * goes there: between the runs it would be kept for each micro-batch.
+ *
  * f must have no other reader, be an op that adds, and come after a; a window on a leaf can be made at any time.  Sums
  * of losses, in fp64, stay where they are: they are made in the forward, and added up over micro-batches after it. */
 #include "base/memory.h"
 #include "graph/rewrite.h"
 #include "pass/pass.h"
+#include "pass/step.h"
 
 #include <string.h>
 
@@ -23,6 +27,7 @@ typedef struct fusion {
   ts_tid *prior; /* per tensor: what its producer adds to */
   ts_tid *beta;
   ts_nid *loss_of; /* per node: the head_loss that a head_loss_dx takes in, TS_NONE */
+  bool *late;      /* per node: a gather, or a window on one, that is written when the backward wants it */
 } fusion;
 
 /* Is `t` there before node n runs? */
@@ -125,12 +130,71 @@ static void find_folds(fusion *f) {
   }
 }
 
+/* ---- gathers that only the backward reads ---- */
+
+/* Is a tensor, through windows, read in the backward alone? */
+static bool is_read_late(const fusion *f, ts_tid t) {
+  const ts_graph *g = f->from;
+  bool late = true, any = false;
+  for (ts_nid n = 0; n < g->n_nodes && late; ++n) {
+    const ts_node *node = &g->node[n];
+    for (int i = 0; i < node->n_in && !f->gone[n]; ++i) {
+      if (node->in[i] == t) {
+        any = true;
+        late = node->op == TS_OP_VIEW ? is_read_late(f, node->out[0]) : ts_segment_phase(node->segment) == 1;
+      }
+    }
+  }
+  return late && any;
+}
+
+static void mark_windows(fusion *f, ts_tid t) {
+  for (ts_nid n = 0; n < f->from->n_nodes; ++n) {
+    const ts_node *node = &f->from->node[n];
+    if (node->op == TS_OP_VIEW && node->in[0] == t) {
+      f->late[n] = true;
+      mark_windows(f, node->out[0]);
+    }
+  }
+}
+
+static void find_late(fusion *f) {
+  for (ts_nid n = 0; n < f->from->n_nodes; ++n) {
+    const ts_node *node = &f->from->node[n];
+    bool late = node->op == TS_OP_ALL_GATHER && node->segment == TS_SEGMENT_FORWARD && !node->attr.comm.into;
+    for (int i = 0; i < node->n_out && late; ++i) {
+      late = is_read_late(f, node->out[i]);
+    }
+    f->late[n] = f->late[n] || late;
+    for (int i = 0; i < node->n_out && late; ++i) {
+      mark_windows(f, node->out[i]);
+    }
+  }
+}
+
+/* What a node of this segment reads, if it is still to be written. */
+static void write_late(fusion *f, ts_tid t, ts_segment segment) {
+  ts_nid n = t != TS_NONE ? f->from->tensor[t].producer : TS_NONE;
+  if (n == TS_NONE || !f->late[n] || f->rewrite.map[t] != TS_NONE) {
+    return;
+  }
+  for (int i = 0; i < f->from->node[n].n_in; ++i) {
+    write_late(f, f->from->node[n].in[i], segment);
+  }
+  ts_node node = ts_rewrite_node(&f->rewrite, n);
+  node.segment = segment;
+  ts_rewrite_add(&f->rewrite, n, &node);
+}
+
 /* ---- the new graph ---- */
 
 /* A head_loss_dx that takes its head_loss in has that one's outputs in front of its own. */
 static void write_folded(fusion *f, ts_nid n) {
   ts_rewrite *r = &f->rewrite;
   const ts_node *old = &f->from->node[n], *loss = f->loss_of[n] != TS_NONE ? &f->from->node[f->loss_of[n]] : NULL;
+  for (int i = 0; i < old->n_in; ++i) {
+    write_late(f, old->in[i], old->segment);
+  }
   ts_node node = ts_rewrite_node(r, n);
   int skip = loss != NULL ? loss->n_out : 0;
   node.n_out += skip;
@@ -155,18 +219,22 @@ static void write_folded(fusion *f, ts_nid n) {
 }
 
 void ts_pass_fuse(ts_graph **graph, ts_pass_context *context) {
-  (void) context;
   const ts_graph *g = *graph;
+  const ts_step_runs *step = context->step;
   fusion f = {.rewrite = ts_rewrite_begin(g),
               .from = g,
               .uses = ts_graph_use_counts(g),
               .gone = ts_calloc((size_t) g->n_nodes + 1, 1),
               .prior = ts_ids_none(g->n_tensors),
               .beta = ts_ids_none(g->n_tensors),
-              .loss_of = ts_ids_none(g->n_nodes)};
+              .loss_of = ts_ids_none(g->n_nodes),
+              .late = ts_calloc((size_t) g->n_nodes + 1, 1)};
   find_folds(&f);
+  if (step != NULL && ts_step_overlaps(step, g)) {
+    find_late(&f);
+  }
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
-    if (!f.gone[n] && (g->node[n].n_out == 0 || f.rewrite.map[g->node[n].out[0]] == TS_NONE)) {
+    if (!f.gone[n] && !f.late[n] && (g->node[n].n_out == 0 || f.rewrite.map[g->node[n].out[0]] == TS_NONE)) {
       write_folded(&f, n);
     }
   }
@@ -175,6 +243,7 @@ void ts_pass_fuse(ts_graph **graph, ts_pass_context *context) {
   ts_free(f.prior);
   ts_free(f.beta);
   ts_free(f.loss_of);
+  ts_free(f.late);
   ts_rewrite_marks(&f.rewrite);
   ts_rewrite_end(&f.rewrite, graph);
 }

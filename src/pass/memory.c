@@ -141,7 +141,7 @@ static ts_lifetime lifetime_of(const planner *p, ts_tid root, users u) {
     return TS_LIFETIME_STATE;
   }
   const ts_step_runs *step = p->context->step;
-  bool several = ts_step_slots(step) > 1 || step->apart || ts_graph_chunks(p->graph) > 1;
+  bool several = ts_step_overlaps(step, p->graph);
   if (tensor->producer == TS_NONE || (u.read & BY_MESSAGE) != 0) {
     return TS_LIFETIME_SLOT;
   }
@@ -524,7 +524,7 @@ static void find_kept(planner *p) {
   for (ts_arena a = TS_ARENA_SLOT; a <= TS_ARENA_WORK; ++a) {
     for (int i = 0; i < p->list[a].n; ++i) {
       const interval *item = &p->list[a].item[i];
-      bool kept = item->tensor != TS_NONE && item->first < turn && item->last >= turn;
+      bool kept = item->tensor != TS_NONE && item->first < turn && item->last >= turn && a != TS_ARENA_STEP;
       p->plan->kept_bytes += kept ? item->bytes : 0;
       if (!kept) {
         add_item(&rest, *item);
@@ -642,7 +642,9 @@ void ts_pass_memory(ts_graph **graph, ts_pass_context *context) {
   if (context->use == TS_MODEL_TRAIN && deck->run.save_every > 0 && deck->run.save_async) {
     plan->bytes[TS_PURPOSE_CHECKPOINT] = ts_saved_bytes(g, context->layout);
   }
-  plan->feed_bytes = feed_bytes(g, context->sequence->length, context->step->micro_batches);
+  /* a program feeds its own model's evaluation one micro-batch at a time */
+  bool one = context->use == TS_MODEL_LOSS && ts_deck_model_is_own(context->deck);
+  plan->feed_bytes = feed_bytes(g, context->sequence->length, one ? 1 : context->step->micro_batches);
   plan->bytes[TS_PURPOSE_BUFFER] += backend->device == NULL ? plan->feed_bytes : 0;
   plan->peak_bytes = plan->bytes[TS_PURPOSE_RESERVE] +
                      (backend->device == NULL ? plan->bytes[TS_PURPOSE_CHECKPOINT] + plan->feed_bytes : 0);

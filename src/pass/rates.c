@@ -1,12 +1,19 @@
 #include "pass/rates.h"
 
+#include <math.h>
+
 /* A core of the last ten years with its share of memory; a GPU of today's. */
 static const ts_rates nominal[2] = {{.product = 1e11, .memory = 2e10, .link = 4e9},
                                     {.product = 4e14, .memory = 2e12, .link = 2e11}};
 
+/* At least 1 a second, so that times are finite. */
+static double rate_of(double rate, double otherwise) {
+  return rate > 0 ? fmax(rate, 1) : otherwise;
+}
+
 ts_rates ts_rates_of(const ts_deck *deck, const ts_backend *backend) {
   const ts_rates *n = &nominal[backend->device != NULL];
-  return (ts_rates){.product = deck->machine.product_flops > 0 ? deck->machine.product_flops : n->product,
-                    .memory = deck->machine.memory_bandwidth > 0 ? deck->machine.memory_bandwidth : n->memory,
-                    .link = deck->machine.link_bandwidth > 0 ? deck->machine.link_bandwidth : n->link};
+  return (ts_rates){.product = rate_of(deck->machine.product_flops, n->product),
+                    .memory = rate_of(deck->machine.memory_bandwidth, n->memory),
+                    .link = rate_of(deck->machine.link_bandwidth, n->link)};
 }

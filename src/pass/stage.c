@@ -246,6 +246,9 @@ static int first_unit_of(const ts_stages *stages, int piece) {
 /* What only passes through a piece is sent from a place of its own: the next one may come where it has come. */
 static ts_tid own_memory(ts_site at, ts_tid t) {
   const ts_node *producer = ts_graph_producer(at.graph, t);
+  while (producer != NULL && producer->op == TS_OP_VIEW) { /* in another shape it lies where it came */
+    producer = ts_graph_producer(at.graph, producer->in[0]);
+  }
   if (producer == NULL || producer->op != TS_OP_RECEIVE) {
     return t;
   }

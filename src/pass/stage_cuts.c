@@ -115,8 +115,10 @@ static void cut_by_list(const ts_deck *deck, int *cuts) {
 }
 
 bool ts_stage_cuts_are_listed(const ts_deck *deck, int pieces) {
-  bool kept = ts_deck_is_set(deck, "pipeline.partition"); /* beside it a list is what it came to */
-  return deck->pipeline.units.n > 0 && (deck->pipeline.units.n == pieces || !kept);
+  static const char *const by = "pipeline.partition", *const units = "pipeline.units", *const word = "--set";
+  bool kept = ts_deck_is_set(deck, by); /* beside it a list is what it came to */
+  bool anew = kept && strcmp(ts_deck_origin(deck, by), word) == 0 && strcmp(ts_deck_origin(deck, units), word) != 0;
+  return deck->pipeline.decided || (deck->pipeline.units.n > 0 && !anew && (deck->pipeline.units.n == pieces || !kept));
 }
 
 void ts_stage_cuts(const ts_graph *g, const ts_deck *deck, const ts_backend *backend, int pieces, int *cuts) {

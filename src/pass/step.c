@@ -3,6 +3,8 @@
 #include "base/memory.h"
 #include "pass/stage.h"
 
+#include <string.h>
+
 #define BACKWARD (TS_SEGMENT_BACKWARD_INPUT | TS_SEGMENT_BACKWARD_WEIGHT)
 
 /* ---- gradients are accumulated; what happens once a step happens with the last micro-batch ---- */
@@ -148,7 +150,7 @@ static void list_posts(ts_step_runs *step) {
 static ts_run run_in_turns(const ts_step_runs *step, int64_t i) {
   bool update = i == step->n - 1, last = i == step->n - 2;
   return (ts_run){.kind = update       ? UPDATE
-                          : i == 0     ? FIRST_FORWARD
+                          : i == 0     ? (step->unprepared ? FORWARD : FIRST_FORWARD)
                           : i % 2 == 0 ? FORWARD
                           : last       ? LAST_BACK
                                        : BACK,
@@ -187,6 +189,13 @@ static void add_instance(ts_step_runs *step, const ts_pipeline_instance *at, pla
   }
 }
 
+void ts_step_prepares_nothing(ts_step_runs *step) {
+  step->unprepared = step->kind == training;
+  for (int64_t i = 0; i < step->n && step->run != NULL && step->unprepared; ++i) {
+    step->run[i].kind = step->run[i].kind == FIRST_FORWARD ? FORWARD : step->run[i].kind;
+  }
+}
+
 /* The list of the schedule, and the update. */
 static void list_runs(ts_step_runs *step) {
   if (step->order.stages == 0) {
@@ -212,6 +221,9 @@ static void list_runs(ts_step_runs *step) {
     ts_free(places[l].there);
   }
   ts_free(list.instance);
+  if (step->unprepared) {
+    ts_step_prepares_nothing(step);
+  }
   list_posts(step);
 }
 
@@ -233,7 +245,7 @@ static void list_passes(ts_step_runs *step) {
   ts_pipeline_list list = ts_pipeline_forwards_of(&pipeline, step->order.stage);
   int64_t *times = ts_calloc((size_t) pipeline.chunks, sizeof *times);
   step->n = list.n;
-  step->n_places[TS_LIFETIME_SLOT] = pipeline.stages > 1 ? 2 : 1;
+  step->n_places[TS_LIFETIME_SLOT] = pipeline.stages > 1 && step->accumulates ? 2 : 1;
   step->run = ts_calloc((size_t) step->n, sizeof *step->run);
   for (int64_t i = 0; i < step->n; ++i) {
     const ts_pipeline_instance *at = &list.instance[i];
@@ -261,9 +273,9 @@ bool ts_step_has(const ts_step_runs *step, int kind) {
     return kind == LAST_PASS || step->accumulates || chunks_of(&step->order) > 1;
   }
   switch (kind) {
-    case FIRST_FORWARD:
     case UPDATE: return true;
-    case FORWARD: return step->accumulates;
+    case FIRST_FORWARD: return step->by_hand || !step->unprepared;
+    case FORWARD: return step->accumulates || step->unprepared;
     case BACK: return step->by_hand || (!step->apart && step->accumulates);
     case LAST_BACK: return step->by_hand || !step->apart;
     case WEIGHTS: return step->apart && step->accumulates;
@@ -294,6 +306,7 @@ ts_step_runs ts_step_of(ts_model_use use, int64_t micro_batches, const ts_step_o
   ts_step_runs step = uses[use];
   step.micro_batches = micro_batches;
   step.accumulates = micro_batches > 1;
+  step.made_for = micro_batches;
   step.order = order != NULL ? *order : (ts_step_order){0};
   for (ts_lifetime l = TS_LIFETIME_STATE; l < TS_N_LIFETIMES; ++l) {
     step.n_places[l] = 1;
@@ -318,26 +331,44 @@ bool ts_step_accumulates(const ts_step_runs *step) {
   return step->kind == training && (step->accumulates || step->by_hand);
 }
 
+/* As the step of a stage, of as many micro-batches. */
+static ts_step_runs list_stage(const ts_step_runs *step, int stage, int64_t micro_batches) {
+  ts_step_runs of = *step;
+  of.order.stage = stage;
+  of.micro_batches = micro_batches;
+  of.run = NULL;
+  (step->kind == training ? list_runs : list_passes)(&of);
+  return of;
+}
+
+/* Has every stage the places that it would want?  All ranks say the same. */
+static bool has_places(const ts_step_runs *step, int64_t micro_batches) {
+  bool fits = true;
+  for (int stage = 0; stage < step->order.stages && fits; ++stage) {
+    ts_step_runs made = list_stage(step, stage, step->made_for), wanted = list_stage(step, stage, micro_batches);
+    for (ts_lifetime l = TS_LIFETIME_STATE; l < TS_N_LIFETIMES; ++l) {
+      fits = fits && wanted.n_places[l] <= made.n_places[l];
+    }
+    ts_step_clear(&made);
+    ts_step_clear(&wanted);
+  }
+  return fits;
+}
+
 bool ts_step_set_micro_batches(ts_step_runs *step, int64_t micro_batches) {
   TS_ASSERT(micro_batches > 0);
   const ts_pipeline pipeline = pipeline_of(&step->order, micro_batches);
-  if (step->kind == training && ts_pipeline_check(&pipeline, NULL) != TS_OK) {
+  if (micro_batches == step->micro_batches) {
+    return true;
+  }
+  if (step->kind == training && (ts_pipeline_check(&pipeline, NULL) != TS_OK || !has_places(step, micro_batches))) {
     return false;
   }
-  ts_step_runs other = *step;
-  other.micro_batches = micro_batches;
-  other.run = NULL;
-  (step->kind == training ? list_runs : list_passes)(&other);
-  bool fits = true;
-  for (ts_lifetime l = TS_LIFETIME_STATE; l < TS_N_LIFETIMES; ++l) {
-    fits = fits && other.n_places[l] <= step->n_places[l];
-    other.n_places[l] = step->n_places[l];
-  }
-  ts_step_clear(fits ? step : &other);
-  if (fits) {
-    *step = other;
-  }
-  return fits;
+  ts_step_runs other = list_stage(step, step->order.stage, micro_batches);
+  memcpy(other.n_places, step->n_places, sizeof other.n_places);
+  ts_step_clear(step);
+  *step = other;
+  return true;
 }
 
 ts_run ts_step_run(const ts_step_runs *step, int64_t i) {

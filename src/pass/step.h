@@ -83,6 +83,8 @@ typedef struct ts_step_runs {
   /** Micro-batches that keep something so long at a time, at most: as many are alive as there are slots; else 1. */
   int n_places[TS_N_LIFETIMES];
   int64_t micro_batches, n; /**< Of one step; runs. */
+  int64_t made_for;         /**< Micro-batches that it was made for. */
+  bool unprepared;          /**< Nothing is made of parameters once a step: its first forward is as the others. */
   bool accumulates;         /**< It was made for several micro-batches. */
   bool apart;               /**< Gradients of weights have runs of their own. */
   bool by_hand;             /**< TRAIN: a program may run the kinds of ts_hand in an order of its own. */
@@ -105,12 +107,21 @@ int64_t ts_deck_evaluates(const ts_deck *deck);
  * \param [in] order          Of TRAIN; NULL for zero. Not collective. */
 ts_step_runs ts_step_of(ts_model_use use, int64_t micro_batches, const ts_step_order *order);
 
+/** No node is of TS_SEGMENT_PREPARE. Not collective. */
+void ts_step_prepares_nothing(ts_step_runs *step);
+
 /** Free what it owns. Not collective. */
 void ts_step_clear(ts_step_runs *step);
 
 /** Slots of a step: micro-batches alive at a time. Not collective. */
 static inline int ts_step_slots(const ts_step_runs *step) {
   return step->n_places[TS_LIFETIME_SLOT];
+}
+
+/** Do several micro-batches, or chunks, keep something at a time?  Else all that one keeps may lie among the scratch.
+ * Not collective. */
+static inline bool ts_step_overlaps(const ts_step_runs *step, const ts_graph *graph) {
+  return ts_step_slots(step) > 1 || step->apart || ts_graph_chunks(graph) > 1;
 }
 
 /** Can there be runs of this kind? Not collective. */
@@ -121,7 +132,8 @@ bool ts_step_has(const ts_step_runs *step, int kind);
 bool ts_step_accumulates(const ts_step_runs *step);
 
 /** So many micro-batches from now on, of a step that accumulates, or an evaluation's. Not collective.
- * \return false, and nothing has changed: the schedule does not take as many, or they want more slots. */
+ * \return false, on all stages, and nothing has changed: the schedule does not take as many, or one of the stages wants
+ * more places than it was made with. */
 bool ts_step_set_micro_batches(ts_step_runs *step, int64_t micro_batches);
 
 /** What can be run by hand, in slot 0: FORWARD, then any number of BACKWARD, of which the last may be LAST_BACKWARD,

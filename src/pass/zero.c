@@ -129,6 +129,15 @@ static bool is_stale(const ts_zero *z, ts_site at, int p) {
   return z->low[p] == TS_NONE || z->low_chunk[p] != chunk || (again && z->low_phase[p] != ts_segment_phase(at.segment));
 }
 
+/* On a pipeline micro-batches overlap, and what the forward makes for the backward would be kept for each: what is
+ * there all the step is cast once for all of them. */
+static bool casts_once(const ts_zero *z, ts_site at, const ts_parameter *p) {
+  bool stays = z->keeps || !ts_zero_parameter_is_sharded(z, &z->layout->part[p->part]);
+  bool again = z->context->deck->activation_checkpointing.enabled && at.unit != z->last_unit;
+  return ts_zero_is_training(z) && z->context->stages != NULL && z->context->step->accumulates && stays && !again &&
+         at.segment == TS_SEGMENT_FORWARD;
+}
+
 /* A parameter as a node reads it: a window on the whole of its part, or that in the lower type. */
 static ts_tid read_parameter(ts_zero *z, ts_site at, int index, ts_dtype dtype) {
   const ts_parameter *p = &z->layout->parameter[index];
@@ -140,7 +149,9 @@ static ts_tid read_parameter(ts_zero *z, ts_site at, int index, ts_dtype dtype) 
   }
   if (is_stale(z, at, index)) {
     char *name = ts_format("%s.%s", p->name, ts_dtype_name(dtype));
-    z->low[index] = ts_build_cast(at, name, z->window[index], dtype);
+    ts_site where = at;
+    where.segment = casts_once(z, at, p) ? TS_SEGMENT_PREPARE : at.segment;
+    z->low[index] = ts_build_cast(where, name, z->window[index], dtype);
     z->low_phase[index] = ts_segment_phase(at.segment);
     z->low_chunk[index] = ts_node_chunk(at.graph, &(ts_node){.unit = at.unit});
     ts_free(name);

@@ -45,17 +45,15 @@ static int sharded_unit(const ts_zero *z, ts_tid t) {
 }
 
 /* What one run leaves for another is kept for each micro-batch where these overlap. */
-static bool micro_batches_overlap(const ts_zero *z) {
-  const ts_step_runs *step = z->context->step;
-  return ts_step_slots(step) > 1 || step->apart || ts_graph_chunks(z->rewrite.from) > 1;
-}
-
 static bool is_of_one_run(const ts_zero *z, ts_nid a, ts_nid b) {
   const ts_graph *g = z->rewrite.from;
   const ts_node *x = &g->node[a], *y = &g->node[b];
+  if (x->op == TS_OP_HEAD_LOSS && y->op == TS_OP_HEAD_LOSS_DX) {
+    return true; /* one node when they are fused, to whose run the gather goes then (pass/fuse) */
+  }
   bool same_phase = ts_segment_phase(x->segment) == ts_segment_phase(y->segment);
   bool same = same_phase && (!z->context->step->apart || x->segment == y->segment);
-  return ts_node_chunk(g, x) == ts_node_chunk(g, y) && (same || !micro_batches_overlap(z));
+  return ts_node_chunk(g, x) == ts_node_chunk(g, y) && (same || !ts_step_overlaps(z->context->step, g));
 }
 
 static visit *find_visits(const ts_zero *z, int *n_visits) {
@@ -107,7 +105,7 @@ static bool can_stay(const ts_zero *z, const visit *v, int n, int i, const int64
  * its gradients before the next one comes, and memory is free in between. */
 static bool can_stay_all(const ts_zero *z, const visit *v, int n, const int64_t *elements) {
   const ts_deck_zero *deck = &z->context->deck->zero_optimization;
-  bool pipeline = z->context->stages != NULL || micro_batches_overlap(z);
+  bool pipeline = z->context->stages != NULL || ts_step_overlaps(z->context->step, z->rewrite.from);
   int64_t sum = 0;
   for (int i = 0; i < n; ++i) {
     sum += v[i].previous < 0 ? elements[v[i].unit] : 0;

@@ -144,25 +144,36 @@ static void bind_node(ts_executor *e, ts_bound_program *p, ts_nid n, ts_bound_vi
   }
 }
 
-/* Messages are in slots alone: those of the first views. */
-static void bind_view(ts_executor *e, ts_bound_program *p, ts_bound_view *view) {
-  const ts_graph *g = p->program->graph;
-  bool of_slot = view - p->view < ts_step_slots(&p->program->step);
-  for (ts_nid n = 0; n < g->n_nodes; ++n) {
-    if (!ts_node_is_window(&g->node[n]) && (of_slot || !ts_node_is_message(&g->node[n]))) {
-      bind_node(e, p, n, view);
-    }
+/* Messages are in slots alone, one of the first views for each. */
+static void bind_messages(ts_executor *e, ts_bound_program *p, ts_bound_view *view) {
+  for (int i = 0; i < p->n_messages; ++i) {
+    bind_node(e, p, p->message[i], view);
   }
 }
 
-ts_bound_view *ts_bound_view_of(ts_executor *e, ts_bound_program *p, ts_run run) {
+static ts_bound_view *find_view(ts_bound_program *p, ts_run run) {
   for (int i = 0; i < p->n_views; ++i) {
     if (memcmp(p->view[i].at.place, run.place, sizeof run.place) == 0) {
       return &p->view[i];
     }
   }
-  ts_bound_view *view = add_view(p, run);
-  bind_view(e, p, view);
+  return add_view(p, run);
+}
+
+/* Bound are the nodes that runs of this kind have: most sets of places see but one of the three. */
+ts_bound_view *ts_bound_view_of(ts_executor *e, ts_bound_program *p, ts_run run) {
+  const ts_program *program = p->program;
+  const ts_graph *g = program->graph;
+  ts_bound_view *view = find_view(p, run);
+  ts_bound_run *of = &view->run[run.chunk * program->step.n_kinds + run.kind];
+  for (ts_nid n = 0; n < g->n_nodes && !of->bound; ++n) {
+    bool bound = view->node[n].call.node != NULL;
+    if (!bound && !ts_node_is_window(&g->node[n]) && !ts_node_is_message(&g->node[n]) &&
+        ts_run_has(&program->step, run, g, &g->node[n])) {
+      bind_node(e, p, n, view);
+    }
+  }
+  of->bound = true;
   return view;
 }
 
@@ -177,7 +188,7 @@ static void share_state(ts_executor *e, const ts_program *const *programs) {
 
 static void bind_program(ts_executor *e, ts_bound_program *p) {
   for (int i = 0; i < p->n_views; ++i) {
-    bind_view(e, p, &p->view[i]);
+    bind_messages(e, p, &p->view[i]);
   }
   if (e->options.memcheck) {
     p->memcheck = ts_memcheck_create(p->program, e->arena[TS_ARENA_WORK], e->arena_bytes[TS_ARENA_WORK]);

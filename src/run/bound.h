@@ -32,6 +32,7 @@ typedef struct ts_bound_node {
 
 /** Device: the commands of a kind of runs in the places of one view, and their recording. */
 typedef struct ts_bound_run {
+  bool bound;           /**< Also on the host: the nodes of the view that it has. */
   ts_lowered *commands; /**< Owned; NULL before its first time. */
   void **event;         /**< Owned; commands->n_events. */
   void *graph;          /**< Owned; NULL until captured. */
@@ -42,7 +43,7 @@ typedef struct ts_bound_run {
 typedef struct ts_bound_view {
   ts_run at;           /**< Of it the places are read. */
   ts_bound_node *node; /**< Owned; per node of the graph. */
-  ts_bound_run *run;   /**< Owned; device: per chunk and kind of runs of the step. */
+  ts_bound_run *run;   /**< Owned; per chunk and kind of runs of the step. */
 } ts_bound_view;
 
 typedef struct ts_bound_program {
@@ -131,7 +132,8 @@ void ts_bound_read(ts_executor *executor, void *to, const void *memory, size_t b
  * Not collective. */
 void *ts_bound_address(const ts_executor *executor, const ts_bound_program *program, ts_tid tensor, ts_run run);
 
-/** The program in the places of a run; valid until another one is asked for, its nodes for good. Not collective. */
+/** The program in the places of a run, whose nodes are bound; valid until another one is asked for, its nodes for good.
+ * Not collective. */
 ts_bound_view *ts_bound_view_of(ts_executor *executor, ts_bound_program *program, ts_run run);
 
 /** Walk the instructions of a run on the host. Collective over the world when they contain collectives. */

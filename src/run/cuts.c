@@ -6,6 +6,7 @@
 #include "run/plan_largest.h"
 
 #include <math.h>
+#include <string.h>
 #include <strings.h>
 
 /* High powers stand for the largest, and see those behind it too. */
@@ -140,14 +141,22 @@ static ts_program *plan_whole(const search *s, ts_deck *deck, ts_mesh *mesh) {
 
 /* ---- the deck ---- */
 
+void ts_cuts_take(ts_deck *deck, const int64_t *units, int n) {
+  ts_ints *list = &deck->pipeline.units;
+  ts_free(list->items);
+  list->n = n;
+  list->items = ts_malloc((size_t) (n + 1) * sizeof *list->items);
+  memcpy(list->items, units, (size_t) n * sizeof *units);
+  deck->pipeline.decided = true;
+}
+
 static void write_units(ts_deck *deck, const int *cuts, int pieces) {
-  ts_ints *units = &deck->pipeline.units;
-  ts_free(units->items);
-  units->n = pieces;
-  units->items = ts_malloc((size_t) pieces * sizeof *units->items);
+  int64_t *units = ts_malloc((size_t) pieces * sizeof *units);
   for (int k = 0; k < pieces; ++k) {
-    units->items[k] = cuts[k + 1] - cuts[k];
+    units[k] = cuts[k + 1] - cuts[k];
   }
+  ts_cuts_take(deck, units, pieces);
+  ts_free(units);
 }
 
 /* What is planned when the model is cut so. */

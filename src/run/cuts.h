@@ -15,13 +15,17 @@
  * unit by unit, with the places that its stage's list of runs has; of a cut that is to fit the ranks' own plans have
  * the last word.  Cuts are sought by giving units from piece to piece as long as that makes anything better.
  *
- * Not collective: the same arguments give the same cut, on a login node too.
+ * Not collective.  The same deck, grid and target give the same cut, on a login node too; as ranks may differ in
+ * threads, and so in what they plan, one decides for all (ts_cuts_take).
  * \param [in]     options  That ts_program_check takes, of the program of mesh rank 0.
  * \param [in,out] deck     That of the options.
  * \param [in]     memory   Bytes that a rank may take; 0: not known, and everything fits.
  * \return TS_BAD_INPUT, of "best": no cut that was found fits; the way out is told, and the deck has the cut that needs
  *         least. */
 ts_status ts_cuts_decide(const ts_program_options *options, ts_deck *deck, int64_t memory, ts_error *err);
+
+/** Take what another rank has decided: pipeline.units, \a n numbers. Not collective. */
+void ts_cuts_take(ts_deck *deck, const int64_t *units, int n);
 
 /** Is there anything to decide? Not collective. */
 bool ts_cuts_are_open(const ts_deck *deck, const ts_mesh *mesh);

@@ -2,13 +2,13 @@
  * The executor: programs bound to memory, walked instruction by instruction.
  *
  * Programs of one engine share the state arena (by the names of their STATE leaves, ts_programs_share_state) and what
- * lives within runs (the largest); inputs each has for itself.  After creation nothing is allocated, but for events
- * and recordings on a device in the first steps.
+ * lives within runs (the largest); inputs each has for itself.  After creation nothing is allocated, but for the
+ * addresses of nodes when runs first come with a set of places, and on a device for events and recordings.
  *
  * On a device a run is queued and returns, with a copy of its inputs and scalars, so that it may outlive the step; the
  * host waits where it reads (ts_executor_read_..., _take_times), or when the inputs of some runs still wait to be
- * copied.  A run is queued command by command the first time in its slot, recorded the second time, and replayed from
- * then on, unless somebody observes it or graphs are off.
+ * copied.  A run is queued command by command the first time with its places, recorded the second time, and replayed
+ * from then on, unless somebody observes it or graphs are off.
  */
 #ifndef TS_RUN_EXECUTOR_H
 #define TS_RUN_EXECUTOR_H
@@ -88,7 +88,8 @@ typedef struct ts_executor_times {
 } ts_executor_times;
 ts_executor_times ts_executor_take_times(ts_executor *executor);
 
-/** Of these what a host's runs were busy with since the last call: forward and backward, without what they waited for.
+/** Of these what a host's runs were busy with since times were last taken: forward and backward, without what they
+ * waited for.
  * Not collective. */
 double ts_executor_busy(const ts_executor *executor);
 

@@ -185,9 +185,26 @@ static ts_status check_evaluation(const ts_program_options *o, const ts_graph *t
   return status;
 }
 
+/* Units that are to be computed again. */
+static ts_status check_own_layers(const ts_program_options *o, const ts_graph *own, ts_error *err) {
+  const ts_strings *layers = &o->deck->activation_checkpointing.layers;
+  for (int i = 0; i < layers->n; ++i) {
+    int unit = 0;
+    while (unit < own->n_units && strcmp(own->unit[unit], layers->items[i]) != 0) {
+      ++unit;
+    }
+    if (unit == own->n_units) {
+      return ts_deck_error(o->deck, "activation_checkpointing.layers", err, "\"%s\": no unit of the model %s",
+                           layers->items[i], o->model->name);
+    }
+  }
+  return TS_OK;
+}
+
 /* A program's own model, by what it is used for. */
 static ts_status check_own(const ts_program_options *o, const ts_graph *own, ts_error *err) {
   ts_status status = check_own_shares(o, own, err);
+  status = status == TS_OK ? check_own_layers(o, own, err) : status;
   status = status == TS_OK && o->use == TS_MODEL_TRAIN ? check_gradients_of(o, own, err) : status;
   return status == TS_OK && o->use == TS_MODEL_TRAIN && o->evaluates ? check_evaluation(o, own, err) : status;
 }
@@ -234,6 +251,14 @@ ts_graph *ts_program_model(const ts_program_options *o) {
   return model;
 }
 
+static bool has_prepared(const ts_graph *g) {
+  bool has = false;
+  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+    has = has || g->node[n].segment == TS_SEGMENT_PREPARE;
+  }
+  return has;
+}
+
 ts_program *ts_program_create(const ts_program_options *o) {
   ts_program *program = ts_calloc(1, sizeof *program);
   program->use = o->use;
@@ -273,6 +298,9 @@ ts_program *ts_program_create(const ts_program_options *o) {
                              .stages = program->stages,
                              .layout = (ts_layout *) o->layout};
   ts_passes_run(&program->graph, &context, o->last_pass, o->observer, o->observer_user);
+  if (!has_prepared(program->graph)) {
+    ts_step_prepares_nothing(&program->step);
+  }
   program->shards = context.shards;
   program->layout = context.layout;
   program->schedule = context.schedule;
@@ -381,7 +409,8 @@ double ts_program_model_flops(const ts_program *program, double *full_attention)
 }
 
 double ts_program_step_flops(const ts_program *program) {
-  return program->flops * (double) program->step.micro_batches * ts_mesh_group_size(&program->mesh, TS_AXES_BATCH);
+  double micro_batches = program->use == TS_MODEL_TRAIN ? (double) program->step.micro_batches : 1;
+  return program->flops * micro_batches * ts_mesh_group_size(&program->mesh, TS_AXES_BATCH);
 }
 
 /* ---- messages ---- */

@@ -110,7 +110,7 @@ void ts_program_destroy(ts_program **program);
  * Not collective. */
 double ts_program_model_flops(const ts_program *program, double *full_attention);
 
-/** Those of a step: all micro-batches of all ranks. Not collective. */
+/** Those of a step: all micro-batches of all ranks; of other uses one of each. Not collective. */
 double ts_program_step_flops(const ts_program *program);
 
 #endif

@@ -195,7 +195,7 @@ static char *check_messages(const ts_sim_rank *r, ts_nid n) {
 
 /* With one slot, and one run from the turn on, all that is not state is the micro-batch's. */
 static bool is_one_life(const ts_program *p) {
-  return ts_step_slots(&p->step) == 1 && !p->step.apart && p->graph->chunk == NULL;
+  return !ts_step_overlaps(&p->step, p->graph);
 }
 
 /* A run of both backwards has the turn of weights'. */

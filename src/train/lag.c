@@ -261,42 +261,54 @@ static void add_all_waiting(const members *all, double waited, ts_text *to) {
 
 enum { IS_BEHIND = 1, WAITS_TOO = 2 };
 
-/* The beat of a rank, and its place in the order of the files. */
-static const ts_beat *find_beat(const ts_run_status *s, int64_t rank, int *index) {
-  *index = 0;
-  for (int i = 0; i < s->n_nodes; ++i) {
-    for (int k = 0; k < s->node[i].n; ++k, ++*index) {
-      if (s->node[i].beat[k].rank == rank) {
-        return &s->node[i].beat[k];
-      }
-    }
-  }
-  return NULL;
+/* A rank's beat and its place in the order of the files. */
+typedef struct seat {
+  const ts_beat *beat;
+  int index;
+} seat;
+
+static int by_seat(const void *a, const void *b) {
+  const seat *x = a, *y = b;
+  return (x->beat->rank > y->beat->rank) - (x->beat->rank < y->beat->rank);
 }
 
-/* At the end of a chain of waits for messages is a rank that waits for none; -1 where the chain is a circle. */
-static int follow_waits(const ts_run_status *s, int ranks, const ts_beat *from) {
-  const ts_beat *at = from;
-  int index = -1;
-  for (int steps = 0; at != NULL && waits_for_message(at); ++steps) {
-    at = steps < ranks ? find_beat(s, at->awaited - 1, &index) : NULL;
+/* By rank; ts_free. */
+static seat *list_seats(const ts_run_status *s, int ranks) {
+  seat *seats = ts_calloc((size_t) ranks + 1, sizeof *seats);
+  int n = 0;
+  for (int i = 0; i < s->n_nodes; ++i) {
+    for (int k = 0; k < s->node[i].n; ++k, ++n) {
+      seats[n] = (seat){&s->node[i].beat[k], n};
+    }
   }
-  return at != NULL ? index : -1;
+  qsort(seats, (size_t) n, sizeof *seats, by_seat);
+  return seats;
+}
+
+/* At the end of a chain of waits for messages is a rank that waits for none; NULL where the chain is a circle. */
+static const seat *follow_waits(const seat *seats, int ranks, const seat *from) {
+  const seat *at = from;
+  for (int steps = 0; at != NULL && waits_for_message(at->beat); ++steps) {
+    const ts_beat wanted = {.rank = at->beat->awaited - 1};
+    const seat key = {&wanted, 0};
+    at = steps < ranks ? bsearch(&key, seats, (size_t) ranks, sizeof *seats, by_seat) : NULL;
+  }
+  return at;
 }
 
 /* Stages of a pipeline: who waits for a message, and whom it has waited for long. */
 static void judge_stages(const ts_run_status *s, int ranks, double waited, unsigned char *verdict) {
-  int index = 0;
-  for (int i = 0; i < s->n_nodes; ++i) {
-    for (int k = 0; k < s->node[i].n; ++k, ++index) {
-      const ts_beat *b = &s->node[i].beat[k];
-      if (waits_for_message(b)) {
-        int last = b->since_change >= waited ? follow_waits(s, ranks, b) : -1;
-        verdict[index] |= WAITS_TOO;
-        verdict[last >= 0 ? last : index] |= last >= 0 ? IS_BEHIND : 0;
+  seat *seats = list_seats(s, ranks);
+  for (int i = 0; i < ranks; ++i) {
+    if (waits_for_message(seats[i].beat)) {
+      const seat *last = seats[i].beat->since_change >= waited ? follow_waits(seats, ranks, &seats[i]) : NULL;
+      verdict[seats[i].index] |= WAITS_TOO;
+      if (last != NULL) {
+        verdict[last->index] |= IS_BEHIND;
       }
     }
   }
+  ts_free(seats);
 }
 
 /* Per rank: whether it is one of the last of a group in which others have waited for long, or whose message they have,
