@@ -20,8 +20,9 @@ static const char deck_text[] =
     "optimizer = { type = \"AdamW\"; params = { lr = 1e-3; }; };\n";
 
 /* Two stages, and what micro-batches keep counts. */
-#define STAGES                                                                                                        \
-  "model.tie_word_embeddings=false pipeline.stages=2 gradient_accumulation_steps=6 train_micro_batch_size_per_gpu=8 " \
+#define STAGES                                                                                                 \
+  "model.num_hidden_layers=5 model.tie_word_embeddings=false pipeline.stages=2 gradient_accumulation_steps=4 " \
+  "train_micro_batch_size_per_gpu=4 "                                                                          \
   "pipeline.schedule="
 
 /* Where the last thing in an arena ends. */
