@@ -22,6 +22,7 @@ enum { MOST_STEPS = 100 };
 
 typedef struct step_times {
   double seconds, communication, exposed;
+  double bubble; /* of a pipeline */
 } step_times;
 
 static int by_seconds(const void *a, const void *b) {
@@ -123,6 +124,7 @@ static measured run_steps(ts_engine *engine, ts_world *world, const ts_deck *dec
     times[s].seconds = one_step(engine, batch, &m.last);
     times[s].communication = m.last.communication_seconds;
     times[s].exposed = m.last.exposed_seconds;
+    times[s].bubble = m.last.bubble;
   }
   ts_batch_destroy(&batch);
   qsort(times, (size_t) steps, sizeof *times, by_seconds);
@@ -194,6 +196,9 @@ int main(int argc, char **argv) {
     if (ranks > 1 && device == NULL) {
       printf("; communication %.1f ms, exposed %.1f ms = %.1f %% of the step", 1e3 * m.median.communication,
              1e3 * m.median.exposed, 100 * m.median.exposed / m.median.seconds);
+    }
+    if (m.median.bubble > 0) {
+      printf("; bubble %.1f %%", 100 * m.median.bubble);
     }
     if (m.sp_bytes > 0) {
       char bytes[32];

@@ -43,6 +43,9 @@ ts_status ts_stages_check(const ts_graph *model, const ts_deck *deck, const ts_m
  * \return NULL where there is one piece; end with ts_stages_destroy. */
 ts_stages *ts_stages_create(const ts_graph *model, const ts_deck *deck, const ts_mesh *mesh, const ts_backend *backend);
 
+/** Is pipeline.partition one that is decided by plans ("best", "time", "memory")? Not collective. */
+bool ts_stage_cuts_are_decided(const ts_deck *deck);
+
 /** Does pipeline.units say where the units are cut: as many pieces, or another number, which is an error?  Beside
  * pipeline.partition it is what that came to in a run: of another number of pieces it is void, and where another
  * partition is asked for on the command line. Not collective. */

@@ -114,9 +114,13 @@ static void cut_by_list(const ts_deck *deck, int *cuts) {
   }
 }
 
+bool ts_stage_cuts_are_decided(const ts_deck *deck) {
+  return is_by(deck, "best") || is_by(deck, "time") || is_by(deck, "memory");
+}
+
 bool ts_stage_cuts_are_listed(const ts_deck *deck, int pieces) {
   static const char *const by = "pipeline.partition", *const units = "pipeline.units", *const word = "--set";
-  bool kept = ts_deck_is_set(deck, by); /* beside it a list is what it came to */
+  bool kept = ts_deck_is_set(deck, by) && ts_stage_cuts_are_decided(deck); /* beside it a list is what it came to */
   bool anew = kept && strcmp(ts_deck_origin(deck, by), word) == 0 && strcmp(ts_deck_origin(deck, units), word) != 0;
   return deck->pipeline.decided || (deck->pipeline.units.n > 0 && !anew && (deck->pipeline.units.n == pieces || !kept));
 }

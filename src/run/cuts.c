@@ -1,5 +1,6 @@
 #include "run/cuts.h"
 
+#include "base/log.h"
 #include "base/memory.h"
 #include "pass/partition.h"
 #include "pass/stage.h"
@@ -30,8 +31,8 @@ static bool goes_by(const ts_deck *deck, const char *name) {
 
 bool ts_cuts_are_open(const ts_deck *deck, const ts_mesh *mesh) {
   const ts_pipeline pipeline = ts_deck_pipeline(deck, mesh);
-  return mesh->size[TS_AXIS_PP] > 1 && !ts_stage_cuts_are_listed(deck, pipeline.stages * pipeline.chunks) &&
-         (goes_by(deck, "best") || goes_by(deck, "time") || goes_by(deck, "memory"));
+  return mesh->size[TS_AXIS_PP] > 1 && ts_stage_cuts_are_decided(deck) &&
+         !ts_stage_cuts_are_listed(deck, pipeline.stages * pipeline.chunks);
 }
 
 /* ---- what a cut comes to ---- */
@@ -238,6 +239,9 @@ static ts_status search_cuts(search *s, ts_deck *deck, int *cuts, int64_t memory
 ts_status ts_cuts_decide(const ts_program_options *options, ts_deck *deck, int64_t memory, ts_error *err) {
   if (!ts_cuts_are_open(deck, options->mesh) || options->use != TS_MODEL_TRAIN) {
     return TS_OK;
+  }
+  if (deck->pipeline.units.n > 0) {
+    ts_log(TS_LOG_INFO, "pipeline.units is what another grid or partition came to: the model is cut anew");
   }
   search s = {.options = options, .pipeline = ts_deck_pipeline(deck, options->mesh)};
   s.pieces = s.pipeline.stages * s.pipeline.chunks;
