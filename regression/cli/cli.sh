@@ -499,6 +499,11 @@ test_timeline() {
   json stages.json.rank1 "[e['name'] for e in d['traceEvents'] if e.get('cat') == 'instance'] == ['1F0', '1B0', '1F1', '1B1']" \
     "a pipeline's stage has a row of what it does"
   json stages.json.rank1 "d['traceEvents'][0]['args']['name'] == 'stage 1, rank 1'" "and its name"
+  run $mpiexec -n 1 env OMP_NUM_THREADS=1 "$tessera" train tiny.cfg --set run.directory=threads --set run.steps=2 \
+    --set pipeline.stages=2 --set pipeline.partition=memory : \
+    -n 1 env OMP_NUM_THREADS=3 "$tessera" train tiny.cfg --set run.directory=threads --set run.steps=2 \
+    --set pipeline.stages=2 --set pipeline.partition=memory
+  ok "ranks with other threads have one cut" both 'gave 0' "grep -q 'units = \[[0-9], [0-9]\];' threads/deck.cfg"
   ok "metrics.csv has the bubble" awk -F, 'NR == 1 && $NF != "bubble" || NR > 1 && ($NF <= 0 || $NF >= 1) { exit 1 }' \
     timed_stages/metrics.csv
 }

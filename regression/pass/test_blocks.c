@@ -136,6 +136,7 @@ int main(int argc, char **argv) {
   ts_world *world = ts_world_create(&argc, &argv);
   exchange_case *there = ts_malloc(2 * sizeof *there), *back = there + 1;
   ts_deck *deck = ts_calloc(1, sizeof *deck);
+  deck->model.model_type = (char *) TS_MODEL_OWN;
   deck->zero_optimization.overlap_comm = true;
   exchange_heads(there, ts_world_size(world), TS_F32);
   exchange_back(back, there);
