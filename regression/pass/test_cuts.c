@@ -67,7 +67,9 @@ static void set_units(model *m, const int64_t *units, int n) {
   m->deck->pipeline.decided = n > 0;
   ts_free(m->deck->pipeline.units.items);
   m->deck->pipeline.units = (ts_ints){n, ts_malloc(sizeof(int64_t) * (size_t) (n + 1))};
-  memcpy(m->deck->pipeline.units.items, units, sizeof(int64_t) * (size_t) n);
+  for (int k = 0; k < n; ++k) {
+    m->deck->pipeline.units.items[k] = units[k];
+  }
 }
 
 /* Of all cuts the one that needs least, and the fastest of those that need at most `limit`. */

@@ -176,7 +176,7 @@ static ts_tid find(recompute *r, ts_tid t, aim aim) {
 static ts_node read_copies(recompute *r, ts_nid n, aim aim) {
   const ts_node *old = &r->from->node[n];
   aim = by_heads(r, old, aim) ? FOR_HEADS : aim;
-  ts_tid *in = ts_malloc((size_t) old->n_in * sizeof *in);
+  ts_tid *in = ts_malloc(((size_t) old->n_in + 1) * sizeof *in);
   for (int i = 0; i < old->n_in; ++i) {
     in[i] = find(r, old->in[i], aim);
   }

@@ -7,7 +7,6 @@
 #include "run/plan_largest.h"
 
 #include <math.h>
-#include <string.h>
 #include <strings.h>
 
 /* High powers stand for the largest, and see those behind it too. */
@@ -147,7 +146,9 @@ void ts_cuts_take(ts_deck *deck, const int64_t *units, int n) {
   ts_free(list->items);
   list->n = n;
   list->items = ts_malloc((size_t) (n + 1) * sizeof *list->items);
-  memcpy(list->items, units, (size_t) n * sizeof *units);
+  for (int k = 0; k < n; ++k) {
+    list->items[k] = units[k];
+  }
   deck->pipeline.decided = true;
 }
 
