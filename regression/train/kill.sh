@@ -119,6 +119,7 @@ kill_stage() {
 died_later() { [ "$status" -ne 0 ] && [ "$advanced" = yes ]; }
 
 test_stages() {
+  steps=240
   train_stages 1 --set run.directory=one_stage
   status=$?
   ok "one stage" gave 0
