@@ -55,27 +55,17 @@ static double work_bytes(const ts_unit_bytes *unit, double share) {
   return (double) unit->work + share * (double) unit->beside;
 }
 
-static double state_of_rank(const search *s, const int *cuts, int rank) {
-  double state = 0;
+/* Over all of a rank's units: the elements' state, and what is there once for all micro-batches. */
+static void sum_of_rank(const search *s, const int *cuts, int rank, double *state, double *step) {
+  *state = 0;
+  *step = (double) s->whole->unit[s->units].kept[TS_LIFETIME_STEP];
   for (int chunk = 0; chunk < s->pipeline.chunks; ++chunk) {
     int piece = ts_pipeline_piece(&s->pipeline, rank, chunk);
     for (int u = cuts[piece]; u < cuts[piece + 1]; ++u) {
-      state += (double) s->whole->unit[u].state;
+      *state += (double) s->whole->unit[u].state;
+      *step += (double) s->whole->unit[u].kept[TS_LIFETIME_STEP];
     }
   }
-  return state;
-}
-
-/* What is there once for all micro-batches. */
-static double bytes_of_step(const search *s, const int *cuts, int rank) {
-  double sum = (double) s->whole->unit[s->units].kept[TS_LIFETIME_STEP];
-  for (int chunk = 0; chunk < s->pipeline.chunks; ++chunk) {
-    int piece = ts_pipeline_piece(&s->pipeline, rank, chunk);
-    for (int u = cuts[piece]; u < cuts[piece + 1]; ++u) {
-      sum += (double) s->whole->unit[u].kept[TS_LIFETIME_STEP];
-    }
-  }
-  return sum;
 }
 
 /* But for what libraries keep, which no cut changes.  One slot is that of any of the rank's pieces, so as large as the
@@ -83,7 +73,9 @@ static double bytes_of_step(const search *s, const int *cuts, int rank) {
 static double rank_bytes(const search *s, const int *cuts, int rank) {
   const ts_plan *w = s->whole;
   const ts_unit_bytes *none = &w->unit[s->units];
-  double state = state_of_rank(s, cuts, rank), share = state / (double) w->arena_bytes[TS_ARENA_STATE], kept = 0;
+  double state, kept;
+  sum_of_rank(s, cuts, rank, &state, &kept);
+  double share = state / (double) w->arena_bytes[TS_ARENA_STATE];
   double work = share * (double) (none->work + none->beside);
   for (ts_lifetime l = TS_LIFETIME_STATE; l < TS_N_LIFETIMES; ++l) {
     double most = 0;
@@ -98,7 +90,6 @@ static double rank_bytes(const search *s, const int *cuts, int rank) {
     }
     kept += most * s->step[rank].n_places[l];
   }
-  kept += bytes_of_step(s, cuts, rank);
   double inputs = (double) (w->slot_bytes[TS_ARENA_INPUT] * ts_step_slots(&s->step[rank]) + w->feed_bytes);
   return copies_of_state(w) * (state + (double) none->state) + work + kept + inputs;
 }
