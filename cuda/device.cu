@@ -26,6 +26,7 @@ extern "C" {
 
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -227,12 +228,12 @@ static void load_kernels(void) {
 #endif
 }
 
-static void make_queues(ts_cuda_device *d) {
+/* Messages first: what waits for them is on the critical path. */
+static void make_queue(ts_cuda_device *d, int queue) {
   int least, greatest;
   TS_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-  for (int q = 0; q < TS_N_QUEUES; ++q) { /* messages first: what waits for them is on the critical path */
-    TS_CUDA(cudaStreamCreateWithPriority(&d->stream[q], cudaStreamNonBlocking, q == TS_QUEUE_COMM ? greatest : least));
-  }
+  TS_CUDA(cudaStreamCreateWithPriority(&d->stream[queue], cudaStreamNonBlocking,
+                                       queue == TS_QUEUE_COMPUTE ? least : greatest));
 }
 
 static void take_device(ts_cuda_device *d) {
@@ -241,7 +242,9 @@ static void take_device(ts_cuda_device *d) {
   TS_CUDA(cudaDeviceGetPCIBusId(d->bus, (int) sizeof d->bus, d->number));
   TS_CUDA(cudaMemGetInfo(&d->free_at_first, &memory));
   load_kernels();
-  make_queues(d);
+  for (int q = 0; q < TS_N_QUEUES; ++q) {
+    make_queue(d, q);
+  }
 }
 
 const char *ts_cuda_bus_id(void) {
@@ -266,6 +269,22 @@ static void *queue_stream(ts_device *device, ts_queue queue) {
   return stream_of(device, queue);
 }
 
+static ts_queue queue_create(ts_device *device) {
+  ts_cuda_device *d = (ts_cuda_device *) device;
+  int q = TS_N_QUEUES;
+  while (q < TS_MOST_QUEUES && d->stream[q] != NULL) {
+    ++q;
+  }
+  TS_CHECK(q < TS_MOST_QUEUES, "more than %d queues", (int) TS_MOST_QUEUES);
+  make_queue(d, q);
+  return (ts_queue) q;
+}
+
+static void queue_destroy(ts_device *device, ts_queue queue) {
+  TS_CUDA(cudaStreamDestroy(stream_of(device, queue)));
+  ((ts_cuda_device *) device)->stream[queue] = NULL;
+}
+
 static void queue_copy(ts_device *device, void *to, const void *from, size_t bytes, ts_queue queue) {
   if (bytes > 0) {
     TS_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_of(device, queue)));
@@ -286,6 +305,11 @@ static void event_destroy(ts_device *, void *event) {
 
 static void record_event(ts_device *device, void *event, ts_queue queue) {
   TS_CUDA(cudaEventRecord((cudaEvent_t) event, stream_of(device, queue)));
+}
+
+static void announce_event(ts_device *device, void *event, ts_queue queue) {
+  unsigned flags = ((const ts_cuda_device *) device)->capturing ? cudaEventRecordExternal : cudaEventRecordDefault;
+  TS_CUDA(cudaEventRecordWithFlags((cudaEvent_t) event, stream_of(device, queue), flags));
 }
 
 static void wait(ts_device *device, void *event, ts_queue queue) {
@@ -434,12 +458,14 @@ static void release_host(ts_device *, void *memory) {
 /* ---- capture ---- */
 
 static void capture_begin(ts_device *device) {
+  ((ts_cuda_device *) device)->capturing = true;
   TS_CUDA(cudaStreamBeginCapture(stream_of(device, TS_QUEUE_COMPUTE), cudaStreamCaptureModeThreadLocal));
 }
 
 static void *capture_end(ts_device *device) {
   cudaGraph_t graph;
   cudaGraphExec_t exec;
+  ((ts_cuda_device *) device)->capturing = false;
   TS_CUDA(cudaStreamEndCapture(stream_of(device, TS_QUEUE_COMPUTE), &graph));
   TS_CUDA(cudaGraphInstantiate(&exec, graph, 0));
   TS_CUDA(cudaGraphDestroy(graph));
@@ -499,10 +525,10 @@ static const char *describe_device(void) {
 
 /* Of the device's memory.  Estimates from what these libraries document; regression/gpu prints what a device says. */
 static const ts_reserve reserves[] = {
-    {"CUDA context, all kernels loaded", 600 << 20, 0, 0},
-    {"cuBLASLt, cuDNN", 64 << 20, 0, 0},
-    {"NCCL", 0, 384 << 20, 4 << 20},
-    {NULL, 0, 0, 0},
+    {"CUDA context, all kernels loaded", 600 << 20, 0, 0, 0},
+    {"cuBLASLt, cuDNN", 64 << 20, 0, 0, 0},
+    {"NCCL", 0, 384 << 20, 4 << 20, 24 << 20}, /* of a line: some blocks' buffers of 4 MB and less */
+    {NULL, 0, 0, 0, 0},
 };
 
 static const char *refuses(ts_device *, const ts_graph *graph, const ts_node *node) {
@@ -544,10 +570,11 @@ const ts_backend *ts_backend_cuda(void) {
 
 ts_status ts_cuda_open(const ts_cuda_options *o, ts_error *err) {
   static const ts_device_ops ops = {
-      queue_stream,  allocate_host, release_host,  queue_copy,   event_create,   event_destroy,
-      record_event,  wait,          seconds,       finish_event, set_time_limit, capture_begin,
-      capture_end,   replay,        graph_destroy, set_op,       set_run,        choices_measure,
-      choices_write, choices_read,  refuses,       peak_flops,   used_bytes,     available_bytes};
+      queue_stream,  queue_create, queue_destroy,  allocate_host, release_host, queue_copy,     event_create,
+      event_destroy, record_event, announce_event, wait,          seconds,      finish_event,   set_time_limit,
+      capture_begin, capture_end,  replay,         graph_destroy, set_op,       set_run,        choices_measure,
+      choices_write, choices_read, refuses,        peak_flops,    used_bytes,   available_bytes};
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); /* queues that share one hold each other up: pipelines have many */
   ts_status status = opened != NULL ? TS_OK : check_driver(err);
   if (opened != NULL || status != TS_OK) {
     return status;

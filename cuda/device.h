@@ -35,7 +35,7 @@ typedef struct ts_cuda_watcher {
   void *user;                                      /**< Names it for removal. */
 } ts_cuda_watcher;
 
-enum { TS_CUDA_WATCHERS = 16 };
+enum { TS_CUDA_WATCHERS = TS_MOST_QUEUES + 16 };
 
 /** The device of this process, from ts_cuda_open to ts_cuda_close. */
 typedef struct ts_cuda_device {
@@ -44,7 +44,8 @@ typedef struct ts_cuda_device {
   bool tf32;
   double time_limit; /**< Of ts_cuda_options, or set since. */
   char bus[32], name[256];
-  cudaStream_t stream[TS_N_QUEUES];
+  cudaStream_t stream[TS_MOST_QUEUES]; /**< NULL: there is no such queue. */
+  bool capturing;
   const char *op, *run; /**< What is being issued, and the run it belongs to, borrowed; NULL: none. */
   bool recorded;        /**< The run. */
   size_t free_at_first; /**< Bytes that were free once this process's context was there; 0: it is not there yet. */

@@ -544,6 +544,123 @@ static void test_many_blocks(ts_comm *comm) {
   ts_free(c);
 }
 
+/* ---- messages ---- */
+
+enum { SLOTS = 3, TIMES = 4, PARTS = 2 };
+
+/* One end of a way for messages: a place for each slot. */
+typedef struct end {
+  ts_message_line *line[SLOTS];
+  unsigned char *memory[SLOTS]; /* of the device */
+  size_t bytes;
+} end;
+
+static end open_end(ts_world *world, const ts_mesh *mesh, bool sends, int peer, int number, size_t bytes) {
+  end e = {.bytes = bytes};
+  for (int slot = 0; slot < SLOTS; ++slot) {
+    e.memory[slot] = backend->allocate(bytes);
+    const ts_message_part part[PARTS] = {{e.memory[slot], bytes / 3}, {e.memory[slot] + bytes / 3, bytes - bytes / 3}};
+    e.line[slot] = ts_world_device_line_create(world, mesh, TS_AXES(TS_AXIS_PP), sends, peer, number, part, PARTS);
+  }
+  return e;
+}
+
+static void close_end(end *e) {
+  for (int slot = 0; slot < SLOTS; ++slot) {
+    ts_message_line_destroy(&e->line[slot]);
+    finish(TS_QUEUE_COMPUTE);
+    backend->release(e->memory[slot], e->bytes);
+  }
+}
+
+/* What COMPUTE does for the message of a slot, and behind it what must not be sent. */
+static void make_message(const end *e, int slot, const void *host, const void *spoiled) {
+  device->ops->copy(device, e->memory[slot], host, e->bytes, TS_QUEUE_COMPUTE);
+  ts_message_announce(e->line[slot]);
+  device->ops->copy(device, (void *) spoiled, host, e->bytes, TS_QUEUE_COMPUTE);
+}
+
+static unsigned char content_of(int from, int time, int slot, size_t i) {
+  return (unsigned char) (31 * from + 7 * time + 3 * slot + (int) (i % 251));
+}
+
+/* Receives are all posted first; what is sent is made queued or replayed; waits are in another order. */
+static bool exchange_messages(const end *out, const end *in, int own, int from, bool records) {
+  size_t bytes = out->bytes;
+  unsigned char *host = device->ops->allocate_host(device, SLOTS * bytes), *back = ts_calloc(bytes + 1, 1);
+  void *scratch = backend->allocate(bytes), *graph[SLOTS] = {NULL};
+  bool right = true;
+  for (int time = 0; time < TIMES; ++time) {
+    for (int slot = 0; slot < SLOTS; ++slot) {
+      ts_message_start(in->line[slot]);
+    }
+    for (int slot = 0; slot < SLOTS; ++slot) {
+      for (size_t i = 0; i < bytes; ++i) {
+        host[(size_t) slot * bytes + i] = content_of(own, time, slot, i);
+      }
+      if (records && graph[slot] == NULL) {
+        device->ops->capture_begin(device);
+        make_message(out, slot, host + (size_t) slot * bytes, scratch);
+        graph[slot] = device->ops->capture_end(device);
+      }
+      if (records) {
+        device->ops->replay(device, graph[slot]);
+      } else {
+        make_message(out, slot, host + (size_t) slot * bytes, scratch);
+      }
+      ts_message_start(out->line[slot]);
+    }
+    for (int slot = SLOTS - 1; slot >= 0; --slot) {
+      right = right && ts_message_is_open(in->line[slot]);
+      ts_message_wait(in->line[slot]);
+      device->ops->copy(device, back, in->memory[slot], bytes, TS_QUEUE_COMPUTE);
+      finish(TS_QUEUE_COMPUTE);
+      for (size_t i = 0; i < bytes; ++i) {
+        right = right && back[i] == content_of(from, time, slot, i);
+      }
+    }
+    for (int slot = 0; slot < SLOTS; ++slot) {
+      ts_message_wait(out->line[slot]);
+    }
+    finish(TS_QUEUE_COMPUTE);
+  }
+  for (int slot = 0; slot < SLOTS; ++slot) {
+    device->ops->graph_destroy(device, graph[slot]);
+  }
+  device->ops->release_host(device, host);
+  backend->release(scratch, bytes);
+  ts_free(back);
+  return right;
+}
+
+/* Around a ring, and from each to itself; the numbers of the ways are those of who sends. */
+static void test_messages(ts_world *world, size_t bytes) {
+  ts_mesh mesh;
+  int size = ts_world_size(world), own = ts_world_rank(world), previous = (own + size - 1) % size;
+  ts_mesh_init(&mesh, (int[]){size, 0, 1, 1, 1}, size, own, NULL);
+  end out, in;
+  if (own < previous) {
+    out = open_end(world, &mesh, true, (own + 1) % size, own, bytes);
+  }
+  in = open_end(world, &mesh, false, previous, previous, bytes);
+  if (own >= previous) {
+    out = open_end(world, &mesh, true, (own + 1) % size, own, bytes);
+  }
+  for (int records = 0; records < 2; ++records) {
+    bool right = exchange_messages(&out, &in, own, previous, records);
+    tap_ok_all(MPI_COMM_WORLD, right, "messages of %zu bytes around a ring%s", bytes, records ? ", recorded" : "");
+  }
+  close_end(&out);
+  close_end(&in);
+  if (size > 1) {
+    out = open_end(world, &mesh, true, own, size + own, bytes);
+    in = open_end(world, &mesh, false, own, size + own, bytes);
+    tap_ok_all(MPI_COMM_WORLD, exchange_messages(&out, &in, own, own, true), "messages of %zu bytes to oneself", bytes);
+    close_end(&out);
+    close_end(&in);
+  }
+}
+
 /* ---- queues ---- */
 
 /* One step of a made-up program over two communicators: x is copied in by COMPUTE; COMM reduces it over `a`, gathers
@@ -753,6 +870,8 @@ static void test_all(ts_world *world) {
     test_in_place(fast, false);
     test_all_reduce(fast, true);
   }
+  test_messages(world, 5);
+  test_messages(world, 70001);
   test_queues(world);
   test_registration(world, fast);
   test_workspace();

@@ -1,7 +1,7 @@
 /* A pipeline changes neither model nor results: on any number of stages, under any schedule, at each ZeRO stage losses,
  * norms and parameters of an untied model are those of one rank with the same micro-batches, bit for bit. */
+#include "regression/subject.h"
 #include "regression/tap_mpi.h"
-#include "regression/train_run.h"
 
 #include "base/memory.h"
 #include "base/text.h"
@@ -10,7 +10,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifdef STAND_IN
+enum { STEPS = 2 };
+#define SIZES "train_micro_batch_size_per_gpu=1 gradient_accumulation_steps=4 train_batch_size=4 "
+#define LLAMA_LAYERS "model.num_hidden_layers=4"
+#define GPT2_LAYERS "model.n_layer=4"
+#else
 enum { STEPS = 3 };
+#define SIZES "train_micro_batch_size_per_gpu=2 gradient_accumulation_steps=8 train_batch_size=16 "
+#define LLAMA_LAYERS "model.num_hidden_layers=8"
+#define GPT2_LAYERS "model.n_layer=8"
+#endif
 
 typedef struct worlds {
   ts_world *all, *alone;
@@ -23,8 +33,8 @@ static train_run run_with(ts_world *world, const char *text, const char *sets, c
   return run;
 }
 
-/* Samples of a micro-batch, that all ranks share. */
-#define BATCH "train_micro_batch_size_per_gpu=2 gradient_accumulation_steps=8 train_batch_size=16 "
+/* All ranks share the samples. */
+#define BATCH DEVICE SIZES
 
 static void expect_bits(const worlds *w, const train_run *one, const char *name, const char *text, const char *sets,
                         const char *more) {
@@ -37,7 +47,7 @@ static void expect_bits(const worlds *w, const train_run *one, const char *name,
 static void test_few_gathered(const worlds *w, const train_run *one, const char *name, const char *text,
                               const char *sets) {
   static const char *const schedule[] = {"1f1b", "zb_h1", "zb_v"};
-  for (int i = 0; i < 3; ++i) {
+  for (int i = is_stand_in ? 2 : 0; i < 3; ++i) {
     char *grid = ts_format("pipeline.stages=%d pipeline.schedule=%s zero_optimization.stage=3 "
                            "zero_optimization.stage3_max_live_parameters=20000",
                            ts_world_size(w->all), schedule[i]);
@@ -82,10 +92,11 @@ static void test_grids(const worlds *w, const char *axis) {
                                      "pipeline.schedule=zb_h1 zero_optimization.stage=3",
                                      "pipeline.schedule=interleaved zero_optimization.stage=2",
                                      "pipeline.schedule=dualpipe_v zero_optimization.stage=3"};
-  const char *sets = "train_micro_batch_size_per_gpu=2 gradient_accumulation_steps=8 model.num_hidden_layers=6";
-  char *one_sets = ts_format("%s train_batch_size=%d %s %s", sets, is_dp(axis) ? 32 : 16,
-                             is_dp(axis) ? "train_micro_batch_size_per_gpu=4" : "", strstr(axis, "tie") ? axis : "");
-  char *grid = ts_format("%s train_batch_size=%d pipeline.stages=2 %s", sets, is_dp(axis) ? 32 : 16, axis);
+  const int samples = is_stand_in ? 1 : 2, micro_batches = is_stand_in ? 4 : 8, alone = (is_dp(axis) ? 2 : 1) * samples;
+  char *sets = ts_format(DEVICE "gradient_accumulation_steps=%d train_batch_size=%d model.num_hidden_layers=%d",
+                         micro_batches, alone * micro_batches, is_stand_in ? 4 : 6);
+  char *one_sets = ts_format("%s train_micro_batch_size_per_gpu=%d %s", sets, alone, strstr(axis, "tie") ? axis : "");
+  char *grid = ts_format("%s train_micro_batch_size_per_gpu=%d pipeline.stages=2 %s", sets, samples, axis);
   train_run one = train_run_alone(w->all, w->alone, train_run_llama, one_sets, STEPS);
   train_run first = run_with(w->all, train_run_llama, grid, more[0]);
   double difference = train_run_difference(&first, &one).loss;
@@ -103,6 +114,7 @@ static void test_grids(const worlds *w, const char *axis) {
   train_run_free(&one);
   ts_free(one_sets);
   ts_free(grid);
+  ts_free(sets);
 }
 
 /* A table that two stages read: its gradients are added in another order than on one rank, so it is as that to
@@ -141,8 +153,8 @@ static void test_tied(const worlds *w, const char *name, const char *text, const
 
 /* What a program asks of a tied table is its home's on all stages; what it sets comes to the copy. */
 static void test_values(const worlds *w) {
-  char *sets = ts_format(BATCH "model.tie_word_embeddings=true model.num_hidden_layers=6 pipeline.stages=%d",
-                         ts_world_size(w->all));
+  char *sets =
+      ts_format(BATCH "model.tie_word_embeddings=true " LLAMA_LAYERS " pipeline.stages=%d", ts_world_size(w->all));
   static const char *const table = "model.embed_tokens.weight";
   enum { COUNT = 67 * 36 };
   float *state = ts_calloc(COUNT, sizeof *state), *value = ts_calloc(COUNT, sizeof *value);
@@ -239,7 +251,9 @@ static double forward_u(ts_engine *engine, ts_world *world) {
 
 static u_run train_u(ts_world *world, const char *sets) {
   const ts_own_model model = {.name = "u", .write = write_u};
-  ts_deck *deck = train_run_deck(world, own_deck, sets);
+  char *all = ts_format(DEVICE "%s", sets);
+  ts_deck *deck = train_run_deck(world, own_deck, all);
+  ts_free(all);
   ts_engine *engine;
   ts_error err = {0};
   u_run run = {.evaluated = 0};
@@ -283,39 +297,44 @@ static void test_skips(const worlds *w) {
     MPI_Bcast(&one, sizeof one, MPI_BYTE, 0, MPI_COMM_WORLD);
     u_run run = train_u(w->all, sets);
     bool same = memcmp(&one, &run, sizeof run) == 0;
-    tap_ok_all(MPI_COMM_WORLD, same && one.loss[2] < one.loss[0],
+    tap_ok_all(MPI_COMM_WORLD, same && one.loss[STEPS - 1] < one.loss[0],
                "values over several boundaries: %s: the bits of one rank (%.6f)", sets, run.loss[STEPS - 1]);
     ts_free(sets);
   }
 }
 
+#define UNTIED "model.tie_word_embeddings=false " GPT2_LAYERS
+
+static void test_stages(const worlds *w) {
+  test_schedules(w, "llama", train_run_llama, LLAMA_LAYERS);
+  if (!is_stand_in) {
+    train_run_set_evaluating(true);
+    test_schedules(w, "gpt2", train_run_gpt2, UNTIED " activation_checkpointing.enabled=true");
+    train_run_set_evaluating(false);
+    train_run_set_few_labels(true);
+    test_schedules(w, "gpt2", train_run_gpt2, UNTIED " bf16.enabled=true");
+    test_schedules(w, "llama", train_run_llama, LLAMA_LAYERS " fp16.enabled=true optimizer.type=Muon");
+    test_tied(w, "llama", train_run_llama, LLAMA_LAYERS);
+  }
+  test_tied(w, "gpt2", train_run_gpt2, GPT2_LAYERS);
+  test_values(w);
+  test_skips(w);
+}
+
 int main(int argc, char **argv) {
   ts_world *world = ts_world_create(&argc, &argv);
   worlds w = {world, ts_world_alone(world)};
-  static const char *const eight = "model.num_hidden_layers=8", *const untied =
-                                                                    "model.tie_word_embeddings=false model.n_layer=8";
-  test_schedules(&w, "llama", train_run_llama, eight);
-  train_run_set_evaluating(true);
-  char *more = ts_format("%s activation_checkpointing.enabled=true", untied);
-  test_schedules(&w, "gpt2", train_run_gpt2, more);
-  ts_free(more);
-  train_run_set_evaluating(false);
-  train_run_set_few_labels(true);
-  more = ts_format("%s bf16.enabled=true", untied);
-  test_schedules(&w, "gpt2", train_run_gpt2, more);
-  ts_free(more);
-  more = ts_format("%s fp16.enabled=true optimizer.type=Muon", eight);
-  test_schedules(&w, "llama", train_run_llama, more);
-  ts_free(more);
-  test_tied(&w, "llama", train_run_llama, eight);
-  test_tied(&w, "gpt2", train_run_gpt2, "model.n_layer=8");
-  test_values(&w);
-  test_skips(&w);
-  if (ts_world_size(world) == 4) {
+  bool grids = ts_world_size(world) == 4;
+  if (!grids || !is_stand_in) {
+    test_stages(&w);
+  }
+  if (grids) {
+    test_grids(&w, "tensor_parallel.autotp_size=2");
+  }
+  if (grids && !is_stand_in) {
     test_grids(&w, "");
     test_grids(&w, "model.tie_word_embeddings=true");
     test_grids(&w, "model.tie_word_embeddings=true zero_optimization.stage3_param_persistence_threshold=0");
-    test_grids(&w, "tensor_parallel.autotp_size=2");
     test_grids(&w, "sequence_parallel_size=2");
   }
   int code = tap_done_all(MPI_COMM_WORLD);

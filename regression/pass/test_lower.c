@@ -17,18 +17,27 @@ static int count(const ts_lowered *c, ts_lowered_kind kind) {
   return n;
 }
 
-/* Each instruction is one launch or collective, in order. */
-static bool is_complete(const ts_lowered *c, const ts_program *p) {
+static ts_lowered_kind kind_of(const ts_instruction *instruction, const ts_node *node) {
+  return node->op == TS_OP_RECEIVE     ? TS_LOWERED_RECEIVED
+         : node->op == TS_OP_SEND      ? TS_LOWERED_SEND
+         : instruction->kind == TS_RUN ? TS_LOWERED_LAUNCH
+                                       : TS_LOWERED_COLLECTIVE;
+}
+
+/* Each instruction is one launch, collective or end of a message, in order. */
+static bool is_complete(const ts_lowered *c, const ts_program *p, int chunk) {
   int at = 0;
   for (int i = 0; i < p->schedule->n; ++i) {
     const ts_instruction *instruction = &p->schedule->instruction[i];
-    if (instruction->kind == TS_WAIT || (p->graph->node[instruction->node].segment & c->segments) == 0) {
+    const ts_node *node = &p->graph->node[instruction->node];
+    if ((instruction->kind == TS_WAIT && !ts_node_is_message(node)) ||
+        !ts_node_is_of(p->graph, node, c->segments, chunk)) {
       continue;
     }
     while (at < c->n && c->command[at].node == TS_NONE) {
       ++at;
     }
-    ts_lowered_kind kind = instruction->kind == TS_RUN ? TS_LOWERED_LAUNCH : TS_LOWERED_COLLECTIVE;
+    ts_lowered_kind kind = kind_of(instruction, node);
     if (at == c->n || c->command[at].node != instruction->node || c->command[at].kind != kind) {
       return false;
     }
@@ -41,24 +50,43 @@ static void check_grid(const char *name, const char *text, const char *sets, int
   grid g = make_grid(text, sets, ranks, use);
   char *wrong = NULL;
   bool complete = true;
-  int collectives = 0;
+  int collectives = 0, messages[2] = {0, 0};
   for (int r = 0; r < ranks; ++r) {
     const ts_program *p = g.program[r];
-    for (int i = 0; i < RUNS && wrong == NULL; ++i) {
-      ts_lowered *c = ts_lower(p->graph, p->schedule, runs[i], 0);
+    for (int i = 0; i < RUNS * ts_graph_chunks(p->graph) && wrong == NULL; ++i) {
+      int chunk = i / RUNS;
+      ts_lowered *c = ts_lower(p->graph, p->schedule, runs[i % RUNS], chunk);
       wrong = ts_lowered_verify(c, p->graph, p->plan);
-      complete = complete && is_complete(c, p);
+      complete = complete && is_complete(c, p, chunk);
       collectives += count(c, TS_LOWERED_COLLECTIVE);
+      messages[0] += count(c, TS_LOWERED_SEND);
+      messages[1] += count(c, TS_LOWERED_RECEIVED);
       ts_lowered_destroy(&c);
     }
   }
-  tap_ok(wrong == NULL && complete && (ranks == 1 || collectives > 0), "%s on %d ranks, %s: %d collectives: %s", name,
-         ranks, sets, collectives,
+  bool stages = strstr(sets, "stages") != NULL;
+  tap_ok(wrong == NULL && complete && (ranks == 1 || collectives > 0) && messages[0] == messages[1] &&
+             (messages[0] > 0) == stages,
+         "%s on %d ranks, %s: %d collectives, %d messages: %s", name, ranks, sets, collectives, messages[0],
          wrong != NULL ? wrong
          : complete    ? "ordered"
                        : "a node is missing");
   ts_free(wrong);
   free_grid(&g);
+}
+
+/* Pieces, with gradients of weights apart and not, and a table that two stages read. */
+static void check_stages(const char *name, const char *text) {
+  static const char *const variant[] = {
+      "pipeline.schedule=1f1b zero_optimization.stage=2", "pipeline.schedule=zb_h1 zero_optimization.stage=3",
+      "pipeline.schedule=interleaved zero_optimization.stage=3 zero_optimization.stage3_max_live_parameters=20000",
+      "pipeline.schedule=zb_v zero_optimization.stage=1 activation_checkpointing.enabled=true",
+      "pipeline.schedule=1f1b zero_optimization.stage=3 tensor_parallel.autotp_size=2"};
+  for (size_t i = 0; i < sizeof variant / sizeof *variant; ++i) {
+    char *sets = ts_format("pipeline.stages=2 gradient_accumulation_steps=4 train_batch_size=\"auto\" %s", variant[i]);
+    check_grid(name, text, sets, 4, TS_MODEL_TRAIN);
+    ts_free(sets);
+  }
 }
 
 static void check_grids(const char *name, const char *text) {
@@ -177,10 +205,62 @@ static void expect_wrong(const char *what, breakage *break_it, unsigned segments
   free_grid(&g);
 }
 
+/* ---- messages ---- */
+
+static bool move_found(ts_lowered *c, ts_lowered_kind kind, int to) {
+  int at = find(c, kind, TS_QUEUE_COMPUTE, 0);
+  if (at < 0) {
+    return false;
+  }
+  ts_lowered_command command = c->command[at];
+  remove_command(c, at);
+  memmove(&c->command[to + 1], &c->command[to], (size_t) (c->n - to) * sizeof *c->command);
+  ++c->n;
+  c->command[to] = command;
+  return true;
+}
+
+static bool send_early(ts_lowered *c) {
+  return move_found(c, TS_LOWERED_SEND, find(c, TS_LOWERED_CAPTURE_BEGIN, TS_QUEUE_COMPUTE, 0) + 1);
+}
+
+static bool send_outside(ts_lowered *c) {
+  return move_found(c, TS_LOWERED_SEND, 1);
+}
+
+static bool receive_late(ts_lowered *c) {
+  return move_found(c, TS_LOWERED_RECEIVED, c->n - 1);
+}
+
+static bool receive_inside(ts_lowered *c) {
+  return move_found(c, TS_LOWERED_RECEIVED, find(c, TS_LOWERED_CAPTURE_BEGIN, TS_QUEUE_COMPUTE, 0));
+}
+
+/* Of the forward of a stage. */
+static void expect_wrong_message(const char *what, breakage *break_it, int rank, const char *message) {
+  grid g =
+      make_grid(llama, "pipeline.stages=2 gradient_accumulation_steps=4 train_batch_size=\"auto\"", 2, TS_MODEL_TRAIN);
+  const ts_program *p = g.program[rank];
+  ts_lowered *c = ts_lower(p->graph, p->schedule, TS_SEGMENT_FORWARD, 0);
+  bool broken = break_it(c);
+  char *wrong = ts_lowered_verify(c, p->graph, p->plan);
+  tap_ok(broken && wrong != NULL && strstr(wrong, message) != NULL, "%s is found: %s", what,
+         wrong != NULL ? wrong : "nothing");
+  ts_free(wrong);
+  ts_lowered_destroy(&c);
+  free_grid(&g);
+}
+
 int main(void) {
   const unsigned forward = TS_SEGMENT_FORWARD, backward = runs[2];
   check_grids("llama", llama);
   check_grids("gpt2", gpt2);
+  check_stages("llama", llama);
+  check_stages("gpt2", gpt2);
+  expect_wrong_message("what is sent written after", send_early, 0, "no event orders them");
+  expect_wrong_message("what comes read before", receive_late, 1, "no event orders them");
+  expect_wrong_message("a wait for a message inside a capture", receive_inside, 1, "is inside a capture");
+  expect_wrong_message("a send outside of a capture", send_outside, 0, "is outside a capture");
   expect_wrong("a collective that does not wait for what it sends", forget_wait_of_collective, backward,
                "no event orders them");
   expect_wrong("a kernel that does not wait for what it reads", forget_all_waits, forward, "no event orders them");

@@ -301,17 +301,9 @@ static bool is_allowed(const call *k, const shim_preference *p, const method *m)
          workspace_of(k, m) <= p->workspace;
 }
 
-/* The first numbers of neighbouring seeds are alike. */
-static unsigned draw_first(void) {
-  for (int i = 0; i < 20; ++i) {
-    (void) shim_random(N_GOOD);
-  }
-  return shim_random(N_GOOD);
-}
-
-/* The method in place i: the good ones begin with any of them, the same for the life of the process. */
+/* The method in place i: the good ones begin with any of them, by the seed alone, so all ranks have the same. */
 static int place(const call *k, int i) {
-  static const unsigned first = draw_first();
+  static const unsigned first = (unsigned) (shim_seed() * 0x9e3779b97f4a7c15u >> 40) % N_GOOD;
   int bad = N_METHODS - N_GOOD, good = k->p.pointer_mode == CUBLASLT_POINTER_MODE_DEVICE ? i - bad : i;
   return good < 0 ? N_METHODS + good : good < N_GOOD ? (int) ((first + (unsigned) good) % N_GOOD) : good;
 }

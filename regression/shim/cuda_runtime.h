@@ -14,6 +14,7 @@
 #ifndef SHIM_CUDA_RUNTIME_H
 #define SHIM_CUDA_RUNTIME_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -61,6 +62,7 @@ typedef enum cudaStreamCaptureMode {
   cudaStreamCaptureModeRelaxed
 } cudaStreamCaptureMode;
 enum { cudaStreamNonBlocking = 1, cudaEventDefault = 0, cudaEventDisableTiming = 2, cudaHostAllocDefault = 0 };
+enum { cudaEventRecordDefault = 0, cudaEventRecordExternal = 1 };
 typedef enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 } cudaFuncAttribute;
 
 struct cudaDeviceProp {
@@ -101,6 +103,7 @@ cudaError_t cudaDeviceSynchronize(void);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags);
 cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEvent_t to);
@@ -114,9 +117,10 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 cudaError_t cudaMalloc(void **device, size_t bytes);
 cudaError_t cudaHostAlloc(void **host, size_t bytes, unsigned flags);
 
-/** Put a host function in a stream as if it were a kernel: how the stand-ins of libraries do their work.  \a arg is
- * freed with free() afterwards (once the graph is destroyed, when captured).  Device memory can be touched inside. */
-cudaError_t shim_enqueue(cudaStream_t stream, void (*run)(void *arg), void *arg);
+/** Put what waits for other processes in a stream as if it were a kernel: how the stand-in of NCCL does its work.
+ * \a go_on is called again and again, while other streams go on, until it returns true.  \a arg is freed with free()
+ * afterwards (once the graph is destroyed, when captured).  Device memory can be touched inside. */
+cudaError_t shim_enqueue(cudaStream_t stream, bool (*go_on)(void *arg), void *arg);
 
 /** Kernels launched since the start. */
 long shim_launches(void);

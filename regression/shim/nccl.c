@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { POLLS = 3 /* until a call is done */, MOST_COMMS = 64, TAG_MEET = 1, TAG_FIRST = 16 };
+enum { POLLS = 3 /* until a call is done */, MOST_COMMS = 256, TAG_MEET = 1, TAG_FIRST = 16 };
 
 typedef enum kind { SEND, RECEIVE, ALL_GATHER, BROADCAST, REDUCE_SCATTER, N_KINDS } kind;
 
@@ -27,6 +27,7 @@ typedef struct operation {
 /* One group's work of one communicator. */
 typedef struct job {
   struct ncclComm *comm;
+  struct traffic *traffic; /* NULL: it is not running */
   int n;
   operation op[];
 } job;
@@ -73,26 +74,26 @@ static void pause_after(int idle) {
   }
 }
 
-static void wait_all(MPI_Request *request, int n, MPI_Status *status) {
+static void wait_for(MPI_Request *request) {
   int done = 0, code;
-  for (int idle = 0; (code = MPI_Testall(n, request, &done, status)) == MPI_SUCCESS && !done; ++idle) {
+  for (int idle = 0; (code = MPI_Test(request, &done, MPI_STATUS_IGNORE)) == MPI_SUCCESS && !done; ++idle) {
     pause_after(idle);
   }
   if (code != MPI_SUCCESS) {
-    end_job("a message did not fit: two ranks disagree about its size");
+    end_job("two ranks do not find each other");
   }
 }
 
 static void send_wait(const void *data, size_t bytes, int to, int tag) {
   MPI_Request request;
   MPI_Isend(data, (int) bytes, MPI_BYTE, to, tag, MPI_COMM_WORLD, &request);
-  wait_all(&request, 1, MPI_STATUSES_IGNORE);
+  wait_for(&request);
 }
 
 static void receive_wait(void *data, size_t bytes, int from, int tag) {
   MPI_Request request;
   MPI_Irecv(data, (int) bytes, MPI_BYTE, from, tag, MPI_COMM_WORLD, &request);
-  wait_all(&request, 1, MPI_STATUSES_IGNORE);
+  wait_for(&request);
 }
 
 /* ---- communicators ---- */
@@ -165,7 +166,7 @@ static bool peer_is_dead(const struct ncclComm *comm) {
          (comm->groups >= groups || comm->ran >= groups);
 }
 
-static void run(void *argument);
+static bool go_on(void *argument);
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error) {
   if (comm->state == ncclSuccess && peer_is_dead(comm)) {
@@ -174,7 +175,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error) {
     comm->polls = 0;
     comm->state = ncclSuccess;
     if (comm->ready != NULL) {
-      cudaError_t code = shim_enqueue(comm->ready->op[0].stream, run, comm->ready);
+      cudaError_t code = shim_enqueue(comm->ready->op[0].stream, go_on, comm->ready);
       comm->ready = NULL;
       comm->state = code == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
     }
@@ -255,6 +256,7 @@ const char *ncclGetLastError(ncclComm_t comm) {
 static ncclResult_t close_group(ncclComm_t comm) {
   job *j = malloc(sizeof *j + (size_t) comm->n * sizeof *j->op);
   j->comm = comm;
+  j->traffic = NULL;
   j->n = comm->n;
   memcpy(j->op, comm->op, (size_t) comm->n * sizeof *j->op);
   comm->n = 0;
@@ -346,23 +348,37 @@ ncclResult_t ncclReduceScatter(const void *x, void *y, size_t count, ncclDataTyp
 
 /* ---- running ---- */
 
+/* A message on its way, through memory of its own: the device's can be touched only while something runs on it. */
+typedef struct parcel {
+  void *copy, *to; /* to: NULL of a send */
+  size_t bytes;
+} parcel;
+
 /* The messages of a job on their way. */
 typedef struct traffic {
   const struct ncclComm *comm;
   MPI_Request *request;
-  size_t *expected; /* bytes of a receive, SIZE_MAX of a send */
+  MPI_Status *status;
+  parcel *parcel;
+  float **partial; /* of each operation */
   int n;
 } traffic;
 
+static void *add_parcel(traffic *t, void *to, size_t bytes) {
+  parcel *p = &t->parcel[t->n];
+  *p = (parcel){malloc(bytes + 1), to, bytes};
+  return p->copy;
+}
+
 static void send(traffic *t, kind kind, const void *data, size_t bytes, int peer) {
-  t->expected[t->n] = SIZE_MAX;
-  MPI_Isend(data, (int) bytes, MPI_BYTE, t->comm->member[peer], t->comm->tag + kind, MPI_COMM_WORLD,
+  void *copy = memcpy(add_parcel(t, NULL, bytes), data, bytes);
+  MPI_Isend(copy, (int) bytes, MPI_BYTE, t->comm->member[peer], t->comm->tag + kind, MPI_COMM_WORLD,
             &t->request[t->n++]);
 }
 
 static void receive(traffic *t, kind kind, void *data, size_t bytes, int peer) {
-  t->expected[t->n] = bytes;
-  MPI_Irecv(data, (int) bytes, MPI_BYTE, t->comm->member[peer], t->comm->tag + kind, MPI_COMM_WORLD,
+  void *copy = add_parcel(t, data, bytes);
+  MPI_Irecv(copy, (int) bytes, MPI_BYTE, t->comm->member[peer], t->comm->tag + kind, MPI_COMM_WORLD,
             &t->request[t->n++]);
 }
 
@@ -420,38 +436,64 @@ static void end(const struct ncclComm *c, const operation *op, const float *part
   }
 }
 
-static void check_sizes(const traffic *t, const MPI_Status *status) {
-  for (int i = 0; i < t->n; ++i) {
-    int bytes = 0;
-    if (t->expected[i] != SIZE_MAX &&
-        (MPI_Get_count(&status[i], MPI_BYTE, &bytes) != MPI_SUCCESS || (size_t) bytes != t->expected[i])) {
-      end_job("two ranks disagree about the size of a message");
+static void start_job(job *j) {
+  size_t most = (size_t) j->n * 2 * (size_t) j->comm->size;
+  traffic *t = j->traffic = calloc(1, sizeof *t);
+  ++j->comm->ran;
+  *t = (traffic){.comm = j->comm,
+                 .request = calloc(most, sizeof *t->request),
+                 .status = calloc(most, sizeof *t->status),
+                 .parcel = calloc(most, sizeof *t->parcel),
+                 .partial = calloc((size_t) j->n, sizeof *t->partial)};
+  for (int i = 0; i < j->n; ++i) {
+    if (j->op[i].kind == REDUCE_SCATTER) {
+      t->partial[i] = malloc(j->op[i].bytes * (size_t) j->comm->size + 1);
     }
+    begin(t, &j->op[i], t->partial[i]);
   }
 }
 
-static void run(void *argument) {
-  job *j = argument;
-  ++j->comm->ran;
-  size_t most = (size_t) j->n * 2 * (size_t) j->comm->size;
-  traffic t = {
-      .comm = j->comm, .request = calloc(most, sizeof *t.request), .expected = calloc(most, sizeof *t.expected)};
-  MPI_Status *status = calloc(most, sizeof *status);
-  float **partial = calloc((size_t) j->n, sizeof *partial);
-  for (int i = 0; i < j->n; ++i) {
-    if (j->op[i].kind == REDUCE_SCATTER) {
-      partial[i] = malloc(j->op[i].bytes * (size_t) j->comm->size + 1);
+static void deliver(const traffic *t) {
+  for (int i = 0; i < t->n; ++i) {
+    const parcel *p = &t->parcel[i];
+    int bytes = 0;
+    if (p->to != NULL) {
+      if (MPI_Get_count(&t->status[i], MPI_BYTE, &bytes) != MPI_SUCCESS || (size_t) bytes != p->bytes) {
+        end_job("two ranks disagree about the size of a message");
+      }
+      memcpy(p->to, p->copy, p->bytes);
     }
-    begin(&t, &j->op[i], partial[i]);
+    free(p->copy);
   }
-  wait_all(t.request, t.n, status);
-  check_sizes(&t, status);
+}
+
+static void end_traffic(job *j) {
+  traffic *t = j->traffic;
+  deliver(t);
   for (int i = 0; i < j->n; ++i) {
-    end(j->comm, &j->op[i], partial[i]);
-    free(partial[i]);
+    end(j->comm, &j->op[i], t->partial[i]);
+    free(t->partial[i]);
   }
-  free(partial);
-  free(status);
-  free(t.expected);
-  free(t.request);
+  free(t->partial);
+  free(t->parcel);
+  free(t->status);
+  free(t->request);
+  free(t);
+  j->traffic = NULL;
+}
+
+/* Started at the first call, done when it returns true; a replayed job runs again. */
+static bool go_on(void *argument) {
+  job *j = argument;
+  if (j->traffic == NULL) {
+    start_job(j);
+  }
+  int done = 0;
+  if (MPI_Testall(j->traffic->n, j->traffic->request, &done, j->traffic->status) != MPI_SUCCESS) {
+    end_job("a message did not fit: two ranks disagree about its size");
+  }
+  if (done) {
+    end_traffic(j);
+  }
+  return done;
 }

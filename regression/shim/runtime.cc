@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,8 +21,10 @@ using item_ref = std::shared_ptr<struct item>;
 /* One piece of work. */
 struct item {
   std::function<void()> run;
+  std::function<bool()> go_on; /* or, of what waits for other processes: asked again and again until it is true */
   std::vector<item_ref> after;
-  bool done = false, waits = false; /* waits: blocks for other processes */
+  cudaEvent_t outside = nullptr; /* inside a graph: recorded anew by each launch, for who waits outside */
+  bool done = false, begun = false, awaited = false;
   double finished = 0;
 };
 
@@ -69,11 +72,15 @@ static double seconds(void) {
 
 /* ---- chance ---- */
 
+uint64_t shim_seed(void) {
+  const char *seed = getenv("SHIM_SEED");
+  return seed == NULL ? 0 : (uint64_t) atoll(seed);
+}
+
 unsigned shim_random(unsigned below) {
   static uint64_t state;
   if (state == 0) {
-    const char *seed = getenv("SHIM_SEED");
-    state = 0x9e3779b97f4a7c15u * (uint64_t) (seed == NULL ? 1 : 2 * atoll(seed) + 1);
+    state = 0x9e3779b97f4a7c15u * (2 * shim_seed() + 1);
   }
   state ^= state << 13;
   state ^= state >> 7;
@@ -235,65 +242,93 @@ static bool is_ready(const item *i) {
   return true;
 }
 
-static void run_item(const item_ref &i) {
+/* False: it waits for other processes. */
+static bool run_item(const item_ref &i) {
+  i->begun = true;
   shim_open();
+  bool done = !i->go_on || i->go_on();
   if (i->run) {
     i->run();
   }
   shim_close();
-  i->done = true;
-  i->finished = seconds();
-  i->after.clear();
+  if (done) {
+    i->done = true;
+    i->finished = seconds();
+    i->after.clear();
+  }
+  return done;
 }
 
-/* Is `to` to wait for `from`?  Every item is looked at once: there are more ways than items. */
-static bool leads_to(const item *from, const item *to) {
+/* Call `visit` once for `to` and each item that it waits for: there are more ways than items. */
+static void visit_awaited(item *to, const std::function<void(item *)> &visit) {
   std::unordered_set<const item *> seen = {to};
-  std::vector<const item *> open = {to};
+  std::vector<item *> open = {to};
   while (!open.empty()) {
-    const item *i = open.back();
+    item *i = open.back();
     open.pop_back();
-    if (i == from) {
-      return true;
-    }
+    visit(i);
     for (const item_ref &d : i->after) {
       if (!d->done && seen.insert(d.get()).second) {
         open.push_back(d.get());
       }
     }
   }
-  return false;
 }
 
-/* Run until `target` is done (NULL: all).  Work that waits for other processes runs only when it must. */
-static void run_until(const item *target) {
-  while (target == NULL ? !pending.empty() : !target->done) {
-    std::vector<size_t> ready;
-    for (size_t i = 0; i < pending.size() && ready.size() < 8; ++i) {
-      const item *p = pending[i].get();
-      if (is_ready(p) && (!p->waits || target == NULL || leads_to(p, target))) {
-        ready.push_back(i);
-      }
+/* Is `to` to wait for `from`? */
+static bool leads_to(const item *from, item *to) {
+  bool leads = false;
+  visit_awaited(to, [&](item *i) { leads = leads || i == from; });
+  return leads;
+}
+
+/* What may run now, some of it.  Work that waits for other processes begins only when it must: when it is waited for,
+ * or when nothing else helps. */
+static std::vector<size_t> find_ready(bool helpless) {
+  std::vector<size_t> ready;
+  int fresh = 0;
+  for (size_t i = 0; i < pending.size() && fresh < 8; ++i) {
+    const item *p = pending[i].get();
+    if (is_ready(p) && (!p->go_on || p->begun || helpless || p->awaited)) {
+      ready.push_back(i);
+      fresh += !p->begun;
     }
+  }
+  return ready;
+}
+
+/* Run until `target` is done (NULL: all). */
+static void run_until(item *target) {
+  if (target != NULL) {
+    visit_awaited(target, [](item *i) { i->awaited = true; });
+  }
+  for (int idle = 0; target == NULL ? !pending.empty() : !target->done;) {
+    std::vector<size_t> ready = find_ready(target == NULL || idle > 100);
     if (ready.empty()) {
       fprintf(stderr, "shim: work is waited for that can never run\n");
       abort();
     }
     size_t at = ready[shim_random((unsigned) ready.size())];
-    item_ref i = pending[at];
-    pending.erase(pending.begin() + (long) at);
-    run_item(i);
+    if (run_item(pending[at])) {
+      pending.erase(pending.begin() + (long) at);
+      idle = 0;
+    } else if (++idle > 1000) {
+      struct timespec nap = {0, 20000};
+      nanosleep(&nap, NULL);
+    } else {
+      sched_yield();
+    }
   }
 }
 
 /* Add work to a stream, or to the graph that the stream is captured into. */
-static cudaError_t add(cudaStream_t s, std::function<void()> run, bool waits) {
+static cudaError_t add(cudaStream_t s, std::function<void()> run, std::function<bool()> go_on = nullptr) {
   if (s == NULL) {
     return fail(cudaErrorInvalidValue); /* the default stream orders itself with everything: not for this program */
   }
   item_ref i = std::make_shared<item>();
   i->run = std::move(run);
-  i->waits = waits;
+  i->go_on = std::move(go_on);
   if (s->last != NULL && !s->last->done) {
     i->after.push_back(s->last);
   }
@@ -303,23 +338,20 @@ static cudaError_t add(cudaStream_t s, std::function<void()> run, bool waits) {
 }
 
 cudaError_t shim_add(cudaStream_t stream, std::function<void()> run) {
-  return add(stream, std::move(run), false);
+  return add(stream, std::move(run));
 }
 
-cudaError_t shim_enqueue(cudaStream_t stream, void (*run)(void *arg), void *arg) {
+cudaError_t shim_enqueue(cudaStream_t stream, bool (*go_on)(void *arg), void *arg) {
   std::shared_ptr<void> owned(arg, free);
-  return add(
-      stream, [=]() { run(owned.get()); }, true);
+  return add(stream, nullptr, [=]() { return go_on(owned.get()); });
 }
 
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
-  return add(
-      stream, [=]() { memmove(to, from, bytes); }, false);
+  return add(stream, [=]() { memmove(to, from, bytes); });
 }
 
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream) {
-  return add(
-      stream, [=]() { memset(to, value, bytes); }, false);
+  return add(stream, [=]() { memset(to, value, bytes); });
 }
 
 /* ---- streams and events ---- */
@@ -384,11 +416,24 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  cudaError_t error = add(stream, nullptr, false);
+/* The event of another stream's capture is nothing until a launch has recorded it. */
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags) {
+  bool outside = flags == cudaEventRecordExternal;
+  if (outside && stream->capture == NULL) {
+    return fail(cudaErrorInvalidValue);
+  }
+  cudaError_t error = add(stream, nullptr);
+  if (error == cudaSuccess && outside) {
+    stream->last->outside = event;
+    return error;
+  }
   event->item = error == cudaSuccess ? stream->last : nullptr;
   event->capture = error == cudaSuccess ? stream->capture : NULL;
   return error;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  return cudaEventRecordWithFlags(event, stream, cudaEventRecordDefault);
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
@@ -403,7 +448,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     stream->outside = stream->last;
     stream->last = nullptr;
   }
-  cudaError_t error = add(stream, nullptr, false);
+  cudaError_t error = add(stream, nullptr);
   if (error == cudaSuccess) {
     stream->last->after.push_back(event->item);
   }
@@ -489,7 +534,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   for (const item_ref &from : exec->item) {
     item_ref i = std::make_shared<item>();
     i->run = from->run;
-    i->waits = from->waits;
+    i->go_on = from->go_on;
     for (const item_ref &d : from->after) {
       for (size_t k = 0; k < fresh.size(); ++k) {
         if (exec->item[k] == d) {
@@ -500,10 +545,14 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
     if (before != NULL && !before->done) {
       i->after.push_back(before);
     }
+    if (from->outside != NULL) {
+      from->outside->item = i;
+      from->outside->capture = NULL;
+    }
     fresh.push_back(i);
     pending.push_back(i);
   }
-  cudaError_t error = add(stream, nullptr, false);
+  cudaError_t error = add(stream, nullptr);
   if (error == cudaSuccess) {
     stream->last->after.insert(stream->last->after.end(), fresh.begin(), fresh.end());
   }

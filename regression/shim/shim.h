@@ -12,7 +12,10 @@
 
 #include "cuda_runtime.h"
 
-/** A number below \a below, drawn from SHIM_SEED. */
+/** SHIM_SEED, 0 where there is none. */
+uint64_t shim_seed(void);
+
+/** A number below \a below, drawn from it, and by when processes come to wait. */
 unsigned shim_random(unsigned below);
 
 /** Device memory can be touched between these two; they nest. */

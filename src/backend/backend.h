@@ -45,22 +45,27 @@ typedef struct ts_kernel {
   void (*release)(void *prepared);
 } ts_kernel;
 
-/** The queues of a device: what is in one runs in order, what is in two is ordered by events only. */
-typedef enum ts_queue { TS_QUEUE_COMPUTE, TS_QUEUE_COMM, TS_N_QUEUES } ts_queue;
+/** The queues of a device: what is in one runs in order, what is in two is ordered by events only.  There may be more,
+ * from TS_N_QUEUES on (ts_device_ops.queue_create). */
+typedef enum ts_queue { TS_QUEUE_COMPUTE, TS_QUEUE_COMM, TS_N_QUEUES, TS_MOST_QUEUES = 64 } ts_queue;
 
 typedef struct ts_device ts_device;
 
 /** What a device has that the host does not: memory of its own and queues.  A failure of the device ends the job (class
  * b), whenever it shows, with rank, device and op named.  All but `finish` and the memory functions return at once. */
 typedef struct ts_device_ops {
-  void *(*stream)(ts_device *device, ts_queue queue);      /**< What kernels get as their stream. */
-  void *(*allocate_host)(ts_device *device, size_t bytes); /**< Host memory that copies can run from; zeroed. */
-  void (*release_host)(ts_device *device, void *memory);   /**< NULL is allowed. */
+  void *(*stream)(ts_device *device, ts_queue queue);       /**< What kernels get as their stream. */
+  ts_queue (*queue_create)(ts_device *device);              /**< One more, as urgent as COMM. */
+  void (*queue_destroy)(ts_device *device, ts_queue queue); /**< After what is in it. */
+  void *(*allocate_host)(ts_device *device, size_t bytes);  /**< Host memory that copies can run from; zeroed. */
+  void (*release_host)(ts_device *device, void *memory);    /**< NULL is allowed. */
   /** Host or device memory either way. */
   void (*copy)(ts_device *device, void *to, const void *from, size_t bytes, ts_queue queue);
   void *(*event_create)(ts_device *device, bool timed);
   void (*event_destroy)(ts_device *device, void *event); /**< NULL is allowed. */
   void (*record)(ts_device *device, void *event, ts_queue queue);
+  /** The same for queues that are not recorded with this one: inside a recording each replay records the event anew. */
+  void (*announce)(ts_device *device, void *event, ts_queue queue);
   void (*wait)(ts_device *device, void *event, ts_queue queue); /**< The queue goes on after the event, the host now. */
   double (*seconds)(ts_device *device, void *from, void *to);   /**< Between two timed events that have happened. */
   /** The host waits for an event, watching for failures of device and peers. */
@@ -98,6 +103,7 @@ typedef struct ts_reserve {
   int64_t bytes;
   int64_t bytes_if_several; /**< More when there is another rank. */
   int64_t bytes_per_rank;   /**< Per other rank of the world. */
+  int64_t bytes_per_line;   /**< Per message of a pipeline that this rank sends or receives again and again. */
 } ts_reserve;
 
 /** Those of the host's processors, ended by a NULL name. */

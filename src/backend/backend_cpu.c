@@ -98,11 +98,11 @@ static const char *describe_cpu(void) {
  *   graphs, schedules, primitives on heap    4.7 MB, some 0.4 MB a layer
  *   MPI                                      0.7 MB with one other rank, 0.1 MB for each further one */
 const ts_reserve ts_cpu_reserves[] = {
-    {"code and constants", 6 << 20, 0, 0},
-    {"oneDNN (generated code), stacks", 5 << 20, 0, 0},
-    {"tables of programs, C library", 6 << 20, 0, 0},
-    {"MPI", 1 << 20, 0, 256 << 10},
-    {NULL, 0, 0, 0},
+    {"code and constants", 6 << 20, 0, 0, 0},
+    {"oneDNN (generated code), stacks", 5 << 20, 0, 0, 0},
+    {"tables of programs, C library", 6 << 20, 0, 0, 0},
+    {"MPI", 1 << 20, 0, 256 << 10, 0},
+    {NULL, 0, 0, 0, 0},
 };
 
 const ts_backend *ts_backend_cpu(void) {

@@ -115,11 +115,13 @@ typedef struct ts_message_part {
 } ts_message_part;
 
 /** A message from this rank to another one, or from there, that is sent again and again: posted early, complete late.
- * What one posts, in order, under a number is what the other does under it. */
+ * What one posts, in order, under a number is what the other does under it.  On a device all is queued: "under way" is
+ * what the computation that is queued has not waited for, and waiting is for it to go on when the message is complete.
+ */
 typedef struct ts_message_line ts_message_line;
 
 /** Of a communicator of the host's memory.  Its memory is the parts', in order: as many bytes on either side, in parts
- * of any lengths.
+ * of any lengths; of a device's memory (ts_world_device_line_create) of the same.
  * \param [in] peer    Group rank, also this rank's own.
  * \param [in] number  From 0: which of the lines between the two, in this direction.
  * \param [in] part    Borrowed; their memory until it is destroyed. Not collective, but the peer does the same. */
@@ -129,18 +131,24 @@ ts_message_line *ts_message_line_create(ts_comm *comm, bool sends, int peer, int
 /** Wait for what is under way, free, set to NULL; NULL is allowed. Not collective. */
 void ts_message_line_destroy(ts_message_line **line);
 
-/** Post it, when what was posted before is complete.  Until it is complete again the memory of a send may be read, that
+/** On a device: what a send is made of is there once what the computation has queued so far is done, though it is
+ * started only later; in a recording, in each replay.  On the host it is there. Not collective. */
+void ts_message_announce(ts_message_line *line);
+
+/** Post it, when what was posted before is complete; on a device after what the computation has queued so far, but for
+ * what is behind the announcement of a send.  Until it is complete again the memory of a send may be read, that
  * of a receive not be touched. Not collective. */
 void ts_message_start(ts_message_line *line);
 
 /** Is it under way? Not collective. */
 bool ts_message_is_open(const ts_message_line *line);
 
-/** See whether it is complete, which moves whatever is under way on; a receive of another size ends the job.
+/** Of the host: see whether it is complete, which moves whatever is under way on; a receive of another size ends the
+ * job.
  * \return true when nothing is under way. Not collective. */
 bool ts_message_poll(ts_message_line *line);
 
-/** Poll politely until it is complete. Not collective, but waits for the peer. */
+/** Poll politely until it is complete; of a device queued. Not collective, but waits for the peer. */
 void ts_message_wait(ts_message_line *line);
 
 /** What every implementation's object begins with. */
@@ -193,15 +201,25 @@ typedef struct ts_device_options {
 /** Options of the device communicators made from now on (default: all zero). Not collective. */
 void ts_world_set_device_options(ts_world *world, const ts_device_options *options);
 
+/** Find out who shares a device, which NCCL is to know before the first communicator; nothing once it is known.
+ * Collective over all processes. */
+void ts_world_device_place(ts_world *world);
+
 /** The communicator over \a axes for memory of this process's GPU, made at the first call and owned by the world;
  * ts_cuda_open has succeeded.  Its operations return when they are queued on TS_QUEUE_COMM, in the order of the calls:
  * inputs may be reused and outputs are valid to what the queue does later, or after the queue.  \a beta, workspaces and
  * all data are in the device's memory; transfers and cut points are the host's and read before the call returns.
  * Operations can be captured.  Only the barrier makes the host wait: for the queue, then for everybody's.  The test
  * delay has no effect.
- * Collective over all processes at the very first call, over the group at the first call for these axes, then not
- * collective. */
+ * Collective over the group at the first call for these axes, over all processes where it finds them not placed, then
+ * not collective. */
 ts_comm *ts_world_device_comm(ts_world *world, const ts_mesh *mesh, unsigned axes);
+
+/** A line for memory of this process's GPU, over a communicator and a queue of its own for each number and direction:
+ * what it waits for holds nothing else up.  All ranks of the group make theirs in ascending order of the numbers.
+ * Collective over the two ranks at the first line of a number, as NCCL connects them, then not collective. */
+ts_message_line *ts_world_device_line_create(ts_world *world, const ts_mesh *mesh, unsigned axes, bool sends, int peer,
+                                             int number, const ts_message_part *part, int n);
 
 /** Memory of the device that the communicators made so far will be called with, so that the network may reach it
  * without a copy; deregister it before it is freed, when nothing is queued. Not collective. */

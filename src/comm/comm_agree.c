@@ -14,6 +14,7 @@ static const struct {
     [TS_ALL_REDUCE] = {"all_reduce", "elements", "dtypes or workspace"},
     [TS_EXCHANGE] = {"exchange", "tensors", "dtypes or batches"},
     [TS_BROADCAST] = {"broadcast", "bytes", "roots"},
+    [TS_MESSAGE] = {"message", "bytes", "ends"},
 };
 
 const char *ts_collective_name(ts_collective op) {

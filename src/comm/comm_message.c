@@ -1,17 +1,17 @@
 /* Messages between two ranks that are sent again and again: MPI's persistent requests.  Several pieces of memory are
  * one message by a derived type of their addresses, so nothing is packed here. */
-#include "comm/comm_mpi.h"
+#include "comm/comm_line.h"
 
 #include "base/memory.h"
 
-enum { FIRST_TAG = 16 /* lower ones are the collectives' */, MOST_BLOCK = 1 << 30 /* counts of MPI are ints */ };
+enum { MOST_BLOCK = 1 << 30 /* counts of MPI are ints */ };
 
-struct ts_message_line {
+typedef struct host_line {
+  ts_message_line base;
   MPI_Request request;
   MPI_Datatype type;
   int64_t bytes;
-  bool sends, open;
-};
+} host_line;
 
 static int count_pieces_of(const ts_message_part *part, int n) {
   int blocks = 0;
@@ -40,47 +40,17 @@ static MPI_Datatype make_type(const ts_message_part *part, int n) {
   return type;
 }
 
-ts_message_line *ts_message_line_create(ts_comm *comm, bool sends, int peer, int number, const ts_message_part *part,
-                                        int n) {
-  const ts_comm_mpi *c = (const ts_comm_mpi *) comm;
-  ts_message_line *line = ts_calloc(1, sizeof *line);
-  line->sends = sends;
-  line->type = make_type(part, n);
-  for (int i = 0; i < n; ++i) {
-    line->bytes += (int64_t) part[i].bytes;
-  }
-  int tag = FIRST_TAG + number;
-  if (sends) {
-    TS_MPI(MPI_Send_init(MPI_BOTTOM, 1, line->type, peer, tag, c->comm, &line->request));
-  } else {
-    TS_MPI(MPI_Recv_init(MPI_BOTTOM, 1, line->type, peer, tag, c->comm, &line->request));
-  }
-  return line;
+static void announce_on_host(ts_message_line *line) {
+  (void) line;
 }
 
-void ts_message_line_destroy(ts_message_line **line) {
-  if (*line != NULL) {
-    ts_message_wait(*line);
-    TS_MPI(MPI_Request_free(&(*line)->request));
-    TS_MPI(MPI_Type_free(&(*line)->type));
-    ts_free(*line);
-    *line = NULL;
-  }
-}
-
-void ts_message_start(ts_message_line *line) {
-  TS_CHECK(!line->open, "a message is started that is under way");
-  TS_MPI(MPI_Start(&line->request));
-  line->open = true;
-}
-
-bool ts_message_is_open(const ts_message_line *line) {
-  return line->open;
+static void start_on_host(ts_message_line *base) {
+  TS_MPI(MPI_Start(&((host_line *) base)->request));
 }
 
 /* Of what is received all has come. */
-static void check_arrived(const ts_message_line *line, const MPI_Status *status) {
-  if (!line->sends) {
+static void check_arrived(const host_line *line, const MPI_Status *status) {
+  if (!line->base.sends) {
     MPI_Count bytes;
     TS_MPI(MPI_Get_elements_x(status, line->type, &bytes));
     TS_CHECK(bytes == line->bytes, "a message of %lld bytes has come, %lld are expected", (long long) bytes,
@@ -88,22 +58,46 @@ static void check_arrived(const ts_message_line *line, const MPI_Status *status)
   }
 }
 
-bool ts_message_poll(ts_message_line *line) {
-  if (line->open) {
-    MPI_Status status;
-    int done;
-    TS_MPI(MPI_Test(&line->request, &done, &status));
-    if (done) {
-      check_arrived(line, &status);
-      line->open = false;
-    }
+static bool poll_on_host(ts_message_line *base) {
+  host_line *line = (host_line *) base;
+  MPI_Status status;
+  int done;
+  TS_MPI(MPI_Test(&line->request, &done, &status));
+  if (done) {
+    check_arrived(line, &status);
   }
-  return !line->open;
+  return done;
 }
 
-void ts_message_wait(ts_message_line *line) {
+static void wait_on_host(ts_message_line *line) {
   ts_patience patience = {0};
-  while (!ts_message_poll(line)) {
+  while (!poll_on_host(line)) {
     ts_patience_pause(&patience);
   }
+}
+
+static void destroy_on_host(ts_message_line *base) {
+  host_line *line = (host_line *) base;
+  TS_MPI(MPI_Request_free(&line->request));
+  TS_MPI(MPI_Type_free(&line->type));
+  ts_free(line);
+}
+
+ts_message_line *ts_message_line_create(ts_comm *comm, bool sends, int peer, int number, const ts_message_part *part,
+                                        int n) {
+  static const ts_message_line_ops ops = {announce_on_host, start_on_host, poll_on_host, wait_on_host, destroy_on_host};
+  const ts_comm_mpi *c = (const ts_comm_mpi *) comm;
+  host_line *line = ts_calloc(1, sizeof *line);
+  line->base = (ts_message_line){.ops = &ops, .sends = sends};
+  line->type = make_type(part, n);
+  for (int i = 0; i < n; ++i) {
+    line->bytes += (int64_t) part[i].bytes;
+  }
+  int tag = TS_FIRST_LINE_TAG + number;
+  if (sends) {
+    TS_MPI(MPI_Send_init(MPI_BOTTOM, 1, line->type, peer, tag, c->comm, &line->request));
+  } else {
+    TS_MPI(MPI_Recv_init(MPI_BOTTOM, 1, line->type, peer, tag, c->comm, &line->request));
+  }
+  return &line->base;
 }

@@ -94,7 +94,14 @@ void ts_comm_mpi_reduce_scatter(ts_comm *comm, const ts_transfer *transfer, int 
                                 ts_dtype y_dtype, const float *beta, void *workspace, size_t workspace_bytes);
 void ts_comm_mpi_exchange(ts_comm *comm, const ts_exchange_lists *lists, void *workspace, size_t workspace_bytes);
 
-typedef enum ts_collective { TS_REDUCE_SCATTER, TS_ALL_GATHER, TS_ALL_REDUCE, TS_EXCHANGE, TS_BROADCAST } ts_collective;
+typedef enum ts_collective {
+  TS_REDUCE_SCATTER,
+  TS_ALL_GATHER,
+  TS_ALL_REDUCE,
+  TS_EXCHANGE,
+  TS_BROADCAST,
+  TS_MESSAGE /**< Of a line. */
+} ts_collective;
 
 /** "reduce_scatter", ... Not collective. */
 const char *ts_collective_name(ts_collective op);

@@ -28,6 +28,25 @@ void ts_comm_nccl_place(MPI_Comm all, int node);
  * group. */
 ts_comm *ts_comm_nccl_create(ts_comm_mpi *mpi, const ts_device_options *options);
 
+/** A way for messages from one rank of a group to another, or to itself: a queue of the device, and NCCL's communicator
+ * of the two, so that what waits there holds nothing else up. */
+typedef struct ts_nccl_lane ts_nccl_lane;
+
+/** \param [in] mpi  Of the group, borrowed for the lane's life.
+ * \param [in] sends  Else \a peer does; of a lane to oneself not read.
+ * Collective over the two, which make their lanes in one order. */
+ts_nccl_lane *ts_nccl_lane_create(ts_comm_mpi *mpi, bool sends, int peer, int number, const ts_device_options *options);
+
+/** Is it the one that these make? Not collective. */
+bool ts_nccl_lane_is(const ts_nccl_lane *lane, const ts_comm_mpi *mpi, bool sends, int peer, int number);
+
+/** A line of it (comm.h), borrowing it.  Of a lane to oneself sends and receives meet in the order in which they are
+ * started. Not collective. */
+ts_message_line *ts_nccl_line_create(ts_nccl_lane *lane, bool sends, const ts_message_part *part, int n);
+
+/** Free it, when its lines are gone. Collective over the two, in one order. */
+void ts_nccl_lane_destroy(ts_nccl_lane *lane);
+
 /** Tell NCCL of memory that the operations will be called with; NCCL may then let the network reach it without a copy.
  * What it cannot register it uses like any other.  Up to 4 at a time. Not collective. */
 void ts_comm_nccl_register(ts_comm *comm, void *memory, size_t bytes);

@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { PAIR_BLOCKS = 4 /* a receive that was posted early keeps them from computing */ };
+
 #define CREATE_SECONDS 600.0 /* of a large job's first connections, when no other limit is given */
 
 const char *ts_comm_nccl_describe(void) {
@@ -31,7 +33,7 @@ static void name_group(const ts_comm_nccl *c, char *text, size_t bytes) {
   enum { MOST = 8 };
   int used = snprintf(text, bytes, "%d ranks (", c->base.size);
   for (int i = 0; i < c->base.size && i < MOST; ++i) {
-    used += snprintf(text + used, bytes - (size_t) used, "%s%d", i > 0 ? ", " : "", c->mpi->member[i]);
+    used += snprintf(text + used, bytes - (size_t) used, "%s%d", i > 0 ? ", " : "", c->member[i]);
   }
   snprintf(text + used, bytes - (size_t) used, "%s)", c->base.size > MOST ? ", ..." : "");
 }
@@ -210,22 +212,54 @@ void ts_comm_nccl_place(MPI_Comm all, int node) {
 
 /* ---- coming and going ---- */
 
-ts_comm_nccl *ts_nccl_group_create(ts_comm_mpi *mpi, const ts_device_options *options) {
+static ts_comm_nccl *new_group(ts_comm_mpi *mpi, int rank, int size, const ts_device_options *options) {
   ts_comm_nccl *c = ts_calloc(1, sizeof *c);
-  c->base = (ts_comm){.rank = mpi->base.rank, .size = mpi->base.size};
+  c->base = (ts_comm){.rank = rank, .size = size};
   c->mpi = mpi;
   c->options = *options;
-  c->cuts = ts_calloc((size_t) c->base.size + 1, sizeof *c->cuts);
+  c->member = ts_calloc((size_t) size, sizeof *c->member);
+  c->cuts = ts_calloc((size_t) size + 1, sizeof *c->cuts);
+  return c;
+}
+
+static void connect_group(ts_comm_nccl *c, ncclUniqueId id, ncclConfig_t config) {
+  config.blocking = 0;
+  TS_NCCL(c, ncclCommInitRankConfig(&c->nccl, c->base.size, id, c->base.rank, &config));
+  settle(c, "connecting", c->options.time_limit > 0 ? c->options.time_limit : CREATE_SECONDS);
+  ts_cuda_watch_add(&(ts_cuda_watcher){.watch = watch_group, .describe = describe_group, .user = c});
+}
+
+ts_comm_nccl *ts_nccl_group_create(ts_comm_mpi *mpi, const ts_device_options *options) {
+  ts_comm_nccl *c = new_group(mpi, mpi->base.rank, mpi->base.size, options);
+  memcpy(c->member, mpi->member, (size_t) c->base.size * sizeof *c->member);
   ncclUniqueId id = {{0}};
   if (c->base.rank == 0) {
     TS_NCCL(c, ncclGetUniqueId(&id));
   }
   mpi->base.ops->broadcast(&mpi->base, &id, sizeof id, 0);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
-  TS_NCCL(c, ncclCommInitRankConfig(&c->nccl, c->base.size, id, c->base.rank, &config));
-  settle(c, "connecting", options->time_limit > 0 ? options->time_limit : CREATE_SECONDS);
-  ts_cuda_watch_add(&(ts_cuda_watcher){.watch = watch_group, .describe = describe_group, .user = c});
+  connect_group(c, id, config);
+  return c;
+}
+
+ts_comm_nccl *ts_nccl_pair_create(ts_comm_mpi *mpi, int sender, int receiver, int tag,
+                                  const ts_device_options *options) {
+  bool sends = mpi->base.rank == sender;
+  ts_comm_nccl *c = new_group(mpi, !sends, 2, options);
+  c->member[0] = mpi->member[sender];
+  c->member[1] = mpi->member[receiver];
+  ncclUniqueId id = {{0}};
+  MPI_Request request;
+  if (sends) {
+    TS_NCCL(c, ncclGetUniqueId(&id));
+    TS_MPI(MPI_Isend(&id, sizeof id, MPI_BYTE, receiver, tag, mpi->comm, &request));
+  } else {
+    TS_MPI(MPI_Irecv(&id, sizeof id, MPI_BYTE, sender, tag, mpi->comm, &request));
+  }
+  ts_mpi_wait(&request);
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.maxCTAs = PAIR_BLOCKS;
+  connect_group(c, id, config);
   return c;
 }
 
@@ -237,6 +271,7 @@ void ts_nccl_group_destroy(ts_comm_nccl *c) {
   TS_NCCL(c, ncclCommFinalize(c->nccl));
   settle(c, "finishing", c->options.time_limit);
   TS_NCCL(c, ncclCommDestroy(c->nccl));
+  ts_free(c->member);
   ts_free(c->cuts);
   ts_free(c);
 }

@@ -17,7 +17,8 @@ enum { TS_MOST_REGISTERED = 4 };
 typedef struct ts_comm_nccl {
   ts_comm base;
   ncclComm_t nccl;
-  ts_comm_mpi *mpi; /**< Borrowed: the same group. */
+  ts_comm_mpi *mpi; /**< Borrowed: the same group; of a pair one that has both. */
+  int *member;      /**< Owned: world rank of each. */
   ts_device_options options;
   int64_t *cuts; /**< Owned; size + 1 cut points for all_reduce. */
   struct {
@@ -46,6 +47,12 @@ void ts_nccl_close(ts_comm_nccl *c);
 
 /** Make the communicator without its table.  Collective over the group. */
 ts_comm_nccl *ts_nccl_group_create(ts_comm_mpi *mpi, const ts_device_options *options);
+
+/** One of two ranks of a group, of which this is one: rank 0 sends, rank 1 receives, and few blocks of the device wait
+ * for the other side.
+ * \param [in] tag  Of MPI, for the beginning. Collective over the two. */
+ts_comm_nccl *ts_nccl_pair_create(ts_comm_mpi *mpi, int sender, int receiver, int tag,
+                                  const ts_device_options *options);
 
 /** Free it; what is queued is run first.  Collective over the group. */
 void ts_nccl_group_destroy(ts_comm_nccl *c);

@@ -16,6 +16,8 @@ struct ts_world {
   int n_groups, capacity;
   ts_comm **device; /* per group, NULL: none so far */
   int n_device, device_capacity;
+  ts_nccl_lane **lane;
+  int n_lanes, lane_capacity;
   ts_device_options device_options;
   bool placed;                   /* it is known who shares a device */
   bool began;                    /* MPI: it is ended with this world */
@@ -113,6 +115,10 @@ void ts_world_destroy(ts_world **world) {
   if (w == NULL) {
     return;
   }
+  for (int i = 0; i < w->n_lanes; ++i) {
+    ts_nccl_lane_destroy(w->lane[i]);
+  }
+  ts_free(w->lane);
   for (int i = 0; i < w->n_device; ++i) {
     if (w->device[i] != NULL) {
       w->device[i]->ops->destroy(w->device[i]);
@@ -207,14 +213,18 @@ void ts_world_set_device_options(ts_world *world, const ts_device_options *optio
   world->device_options = *options;
 }
 
+void ts_world_device_place(ts_world *w) {
+  if (!w->placed && w->nodes.size > 1) {
+    ts_comm_nccl_place(w->nodes.comm, ts_world_node(w, w->nodes.rank));
+  }
+  w->placed = true;
+}
+
 static ts_comm *make_device_comm(ts_world *w, ts_comm *host) {
   if (host->size == 1) {
     return ts_comm_device_alone();
   }
-  if (!w->placed) {
-    ts_comm_nccl_place(w->nodes.comm, ts_world_node(w, w->nodes.rank));
-    w->placed = true;
-  }
+  ts_world_device_place(w);
   return ts_comm_nccl_create((ts_comm_mpi *) host, &w->device_options);
 }
 
@@ -232,6 +242,27 @@ ts_comm *ts_world_device_comm(ts_world *world, const ts_mesh *mesh, unsigned axe
     world->device[at] = make_device_comm(world, host);
   }
   return world->device[at];
+}
+
+static ts_nccl_lane *find_lane(const ts_world *w, const ts_comm_mpi *mpi, bool sends, int peer, int number) {
+  for (int i = 0; i < w->n_lanes; ++i) {
+    if (ts_nccl_lane_is(w->lane[i], mpi, sends, peer, number)) {
+      return w->lane[i];
+    }
+  }
+  return NULL;
+}
+
+ts_message_line *ts_world_device_line_create(ts_world *world, const ts_mesh *mesh, unsigned axes, bool sends, int peer,
+                                             int number, const ts_message_part *part, int n) {
+  ts_comm_mpi *mpi = (ts_comm_mpi *) ts_world_comm(world, mesh, axes);
+  ts_nccl_lane *lane = find_lane(world, mpi, sends, peer, number);
+  if (lane == NULL) {
+    lane = ts_nccl_lane_create(mpi, sends, peer, number, &world->device_options);
+    TS_GROW(world->lane, world->n_lanes, world->lane_capacity);
+    world->lane[world->n_lanes++] = lane;
+  }
+  return ts_nccl_line_create(lane, sends, part, n);
 }
 
 void ts_world_device_register(ts_world *world, void *memory, size_t bytes) {

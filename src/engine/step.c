@@ -168,6 +168,30 @@ void ts_engine_set_update(ts_engine *e, const ts_feed *feed, int slot) {
 
 /* ---- the step ---- */
 
+/* Stages begin a step together, as the one before ended with the record of all: the longest has all of it. */
+static double find_bubble(const ts_engine *e, const ts_executor_times *times) {
+  const int stages = e->mesh.size[TS_AXIS_PP];
+  double mine[] = {times->span, ts_executor_busy(times)}, longest = 0, sum = 0;
+  double *all = ts_calloc(2 * (size_t) stages, sizeof *all);
+  int64_t *cuts = ts_calloc((size_t) stages + 1, sizeof *cuts);
+  for (int i = 1; i <= stages; ++i) {
+    cuts[i] = 2 * i;
+  }
+  ts_comm *comm = ts_world_comm(e->world, &e->mesh, TS_AXES(TS_AXIS_PP));
+  const uint64_t group = ts_mesh_group_id(&e->mesh, TS_AXES(TS_AXIS_PP));
+  const ts_transfer transfer = {.x = mine, .y = all, .cuts = cuts, .end = 2};
+  ts_heartbeat_enter(ts_world_heartbeat(e->world), "bubble.gather", group);
+  comm->ops->all_gather(comm, &transfer, 1, TS_F64);
+  ts_heartbeat_leave(ts_world_heartbeat(e->world));
+  for (int i = 0; i < stages; ++i) {
+    longest = fmax(longest, all[2 * i]);
+    sum += all[2 * i + 1];
+  }
+  ts_free(all);
+  ts_free(cuts);
+  return longest > 0 ? fmax(0, 1 - sum / (stages * longest)) : 0;
+}
+
 ts_step_result ts_engine_end_step(ts_engine *e) {
   double summary[TS_SUMMARY_SIZE];
   ts_executor_read_result(e->executor, e->index[TS_PROGRAM_TRAIN], "summary", summary);
@@ -188,38 +212,14 @@ ts_step_result ts_engine_end_step(ts_engine *e) {
                            .exposed_seconds = times.exposed,
                            .forward_seconds = times.phase[TS_RUN_FORWARD],
                            .backward_seconds = times.phase[TS_RUN_BACKWARD],
-                           .update_seconds = times.phase[TS_RUN_UPDATE]};
+                           .update_seconds = times.phase[TS_RUN_UPDATE],
+                           .bubble = e->mesh.size[TS_AXIS_PP] > 1 ? find_bubble(e, &times) : 0};
   e->updates += !result.skipped;
   e->skipped += result.skipped;
   ++e->steps;
   e->hand.result = result;
   e->hand.applied = !result.skipped;
   return result;
-}
-
-/* Stages begin a step together, as the one before ended with the record of all: the longest has all of it.
- * \param [in] span  From the begin of the step to the end of this stage's last instance. */
-static double find_bubble(const ts_engine *e, double span, double busy) {
-  const int stages = e->mesh.size[TS_AXIS_PP];
-  double mine[] = {span, busy}, longest = 0, sum = 0;
-  double *all = ts_calloc(2 * (size_t) stages, sizeof *all);
-  int64_t *cuts = ts_calloc((size_t) stages + 1, sizeof *cuts);
-  for (int i = 1; i <= stages; ++i) {
-    cuts[i] = 2 * i;
-  }
-  ts_comm *comm = ts_world_comm(e->world, &e->mesh, TS_AXES(TS_AXIS_PP));
-  const uint64_t group = ts_mesh_group_id(&e->mesh, TS_AXES(TS_AXIS_PP));
-  const ts_transfer transfer = {.x = mine, .y = all, .cuts = cuts, .end = 2};
-  ts_heartbeat_enter(ts_world_heartbeat(e->world), "bubble.gather", group);
-  comm->ops->all_gather(comm, &transfer, 1, TS_F64);
-  ts_heartbeat_leave(ts_world_heartbeat(e->world));
-  for (int i = 0; i < stages; ++i) {
-    longest = fmax(longest, all[2 * i]);
-    sum += all[2 * i + 1];
-  }
-  ts_free(all);
-  ts_free(cuts);
-  return longest > 0 ? fmax(0, 1 - sum / (stages * longest)) : 0;
 }
 
 void ts_engine_observe_instances(ts_engine *e, ts_instance_observer *observer, void *user) {
@@ -246,12 +246,11 @@ static void spell_instance(const ts_engine *e, ts_run run, char text[TS_HEARTBEA
   }
 }
 
-/* Runs of a step in the order of its schedule.
- * \param [out] span, busy  From its begin to the end of its last instance, and how much of that it computed. */
-static ts_status run_schedule(ts_engine *e, const ts_feed *feed, double *span, double *busy, ts_error *err) {
+/* Runs of a step in the order of its schedule. */
+static ts_status run_schedule(ts_engine *e, const ts_feed *feed, ts_error *err) {
   const int which = TS_PROGRAM_TRAIN;
   const ts_step_runs *step = &e->program[which]->step;
-  double start = ts_seconds(), before = ts_executor_busy(e->executor);
+  ts_executor_take_times(e->executor); /* of an evaluation */
   for (int64_t i = 0; i < step->n; ++i) {
     ts_run run = ts_step_run(step, i);
     ts_run_phase phase = step->kind[run.kind].phase;
@@ -267,8 +266,6 @@ static ts_status run_schedule(ts_engine *e, const ts_feed *feed, double *span, d
       }
       set_micro_batch(e, run);
     } else if (phase == TS_RUN_UPDATE) {
-      *span = ts_seconds() - start;
-      *busy = ts_executor_busy(e->executor) - before;
       ts_engine_set_update(e, feed, ts_run_slot(run));
     }
     double begin = ts_seconds();
@@ -295,12 +292,10 @@ ts_status ts_train_batch(ts_engine *e, const ts_feed *feed, ts_step_result *resu
   }
   ts_engine_forget(e);
   e->hand.forwarded = false;
-  double span = 0, busy = 0;
-  if (run_schedule(e, feed, &span, &busy, err) != TS_OK) {
+  if (run_schedule(e, feed, err) != TS_OK) {
     return TS_BAD_INPUT;
   }
   ts_step_result r = ts_engine_end_step(e);
-  r.bubble = e->mesh.size[TS_AXIS_PP] > 1 ? find_bubble(e, span, busy) : 0;
   e->hand.micro_steps = 0;
   if (result != NULL) {
     *result = r;

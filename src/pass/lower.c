@@ -22,6 +22,8 @@ typedef struct lowering {
   int capacity;
   int *event_of; /* per node: the event after its collective, -1: not queued or waited for */
   int newest;    /* event of COMPUTE since which nothing was launched, -1: none */
+  int last;      /* event of COMM's last collective in this range, -1: it was waited for */
+  bool open;     /* a range */
 } lowering;
 
 static void emit_command(lowering *l, ts_lowered_kind kind, ts_queue queue, ts_nid node, int event) {
@@ -34,17 +36,60 @@ static int record_event_on(lowering *l, ts_queue queue) {
   return l->to->n_events++;
 }
 
+static void open_range(lowering *l) {
+  if (!l->open) {
+    emit_command(l, TS_LOWERED_CAPTURE_BEGIN, TS_QUEUE_COMPUTE, TS_NONE, -1);
+    ++l->to->n_ranges;
+    l->open = true;
+    l->newest = -1;
+  }
+}
+
+static void wait_for_collective(lowering *l, int event) {
+  emit_command(l, TS_LOWERED_WAIT, TS_QUEUE_COMPUTE, TS_NONE, event);
+  l->newest = -1; /* what waited for the message is new to the other queue's next one */
+  l->last = event == l->last ? -1 : l->last;
+}
+
+/* COMM's are done in order: with the last all of them. */
+static void close_range(lowering *l, ts_nid n_nodes) {
+  if (l->open) {
+    if (l->last >= 0) {
+      wait_for_collective(l, l->last);
+    }
+    memset(l->event_of, -1, (size_t) n_nodes * sizeof *l->event_of);
+    emit_command(l, TS_LOWERED_CAPTURE_END, TS_QUEUE_COMPUTE, TS_NONE, -1);
+    l->open = false;
+  }
+}
+
 static void issue(lowering *l, ts_nid node) {
   if (l->newest < 0) { /* the message is made of what was computed so far, in memory that was in use so far */
     l->newest = record_event_on(l, TS_QUEUE_COMPUTE);
     emit_command(l, TS_LOWERED_WAIT, TS_QUEUE_COMM, TS_NONE, l->newest);
   }
   emit_command(l, TS_LOWERED_COLLECTIVE, TS_QUEUE_COMM, node, -1);
-  l->event_of[node] = record_event_on(l, TS_QUEUE_COMM);
+  l->last = l->event_of[node] = record_event_on(l, TS_QUEUE_COMM);
 }
 
-static void lower_instruction(lowering *l, const ts_instruction *instruction) {
+/* A receive was posted long ago (ts_step_runs.posted), a send ends in no instruction. */
+static void lower_message(lowering *l, const ts_graph *graph, ts_nid node) {
+  if (graph->node[node].op == TS_OP_RECEIVE) {
+    close_range(l, graph->n_nodes);
+    emit_command(l, TS_LOWERED_RECEIVED, TS_QUEUE_COMPUTE, node, -1);
+  } else {
+    open_range(l);
+    emit_command(l, TS_LOWERED_SEND, TS_QUEUE_COMPUTE, node, -1);
+  }
+}
+
+static void lower_instruction(lowering *l, const ts_graph *graph, const ts_instruction *instruction) {
   ts_nid node = instruction->node;
+  if (ts_node_is_message(&graph->node[node])) {
+    lower_message(l, graph, node);
+    return;
+  }
+  open_range(l);
   switch (instruction->kind) {
     case TS_RUN:
       emit_command(l, TS_LOWERED_LAUNCH, TS_QUEUE_COMPUTE, node, -1);
@@ -53,9 +98,8 @@ static void lower_instruction(lowering *l, const ts_instruction *instruction) {
     case TS_ISSUE: issue(l, node); break;
     case TS_WAIT:
       if (l->event_of[node] >= 0) {
-        emit_command(l, TS_LOWERED_WAIT, TS_QUEUE_COMPUTE, TS_NONE, l->event_of[node]);
+        wait_for_collective(l, l->event_of[node]);
         l->event_of[node] = -1;
-        l->newest = -1; /* what waited for the message is new to the other queue's next one */
       }
       break;
   }
@@ -64,17 +108,16 @@ static void lower_instruction(lowering *l, const ts_instruction *instruction) {
 ts_lowered *ts_lower(const ts_graph *graph, const ts_schedule *schedule, unsigned segments, int chunk) {
   ts_lowered *to = ts_calloc(1, sizeof *to);
   size_t nodes = (size_t) graph->n_nodes + 1;
-  lowering l = {.to = to, .event_of = ts_malloc(nodes * sizeof *l.event_of), .newest = -1};
+  lowering l = {.to = to, .event_of = ts_malloc(nodes * sizeof *l.event_of), .newest = -1, .last = -1};
   memset(l.event_of, -1, nodes * sizeof *l.event_of);
   to->segments = segments;
   emit_command(&l, TS_LOWERED_COPY_IN, TS_QUEUE_COMPUTE, TS_NONE, -1);
-  emit_command(&l, TS_LOWERED_CAPTURE_BEGIN, TS_QUEUE_COMPUTE, TS_NONE, -1);
   for (int i = 0; i < schedule->n; ++i) {
     if (ts_node_is_of(graph, &graph->node[schedule->instruction[i].node], segments, chunk)) {
-      lower_instruction(&l, &schedule->instruction[i]);
+      lower_instruction(&l, graph, &schedule->instruction[i]);
     }
   }
-  emit_command(&l, TS_LOWERED_CAPTURE_END, TS_QUEUE_COMPUTE, TS_NONE, -1);
+  close_range(&l, graph->n_nodes);
   ts_free(l.event_of);
   return to;
 }
@@ -106,32 +149,35 @@ typedef struct access {
   ts_arena arena;
   int64_t begin, end;
   bool writes;
-  ts_queue queue;
+  int queue;
   int at; /* place in its queue, from 1 */
   int command;
 } access;
 
+/* Messages count as two queues more: what is sent from a command on, and what was being received until one. */
+enum { SENT = TS_N_QUEUES, RECEIVED, N_ORDERS };
+
 /* How much of every queue is known to be done: a vector clock. */
 typedef struct clocks {
-  int of[TS_N_QUEUES];
+  int of[N_ORDERS];
 } clocks;
 
 typedef struct verifier {
   const ts_lowered *commands;
   const ts_graph *graph;
   const ts_plan *plan;
-  clocks queue[TS_N_QUEUES]; /* what is done when the queue's next command begins */
+  clocks queue[N_ORDERS]; /* what is done when the queue's next command begins */
   clocks *event;
   bool *recorded;
   struct {
     access *access; /* in order */
     int n, capacity;
-  } done[TS_N_QUEUES];
+  } done[N_ORDERS];
   bool capturing, took_part[TS_N_QUEUES];
 } verifier;
 
 static void merge(clocks *into, const clocks *from) {
-  for (int q = 0; q < TS_N_QUEUES; ++q) {
+  for (int q = 0; q < N_ORDERS; ++q) {
     into->of[q] = into->of[q] > from->of[q] ? into->of[q] : from->of[q];
   }
 }
@@ -148,7 +194,7 @@ static char *complain(const verifier *v, int first, int second) {
 }
 
 /* The first access of a queue that overlaps with `a` and is not known to be done when `a` begins, or NULL. */
-static const access *find_conflict(const verifier *v, const access *a, ts_queue other) {
+static const access *find_conflict(const verifier *v, const access *a, int other) {
   for (int i = v->done[other].n - 1; i >= 0; --i) {
     const access *b = &v->done[other].access[i];
     if (b->at <= v->queue[a->queue].of[other]) {
@@ -170,8 +216,8 @@ static char *touch_bytes(verifier *v, access a) {
     return ts_format("command %d (%s) touches byte %lld of the %s arena, of which a place has %lld", a.command,
                      name_of(v, a.command), (long long) a.end, ts_arenas[a.arena].name, (long long) slot);
   }
-  for (int q = 0; q < TS_N_QUEUES; ++q) {
-    const access *b = q == (int) a.queue ? NULL : find_conflict(v, &a, (ts_queue) q);
+  for (int q = 0; q < N_ORDERS; ++q) {
+    const access *b = q == a.queue ? NULL : find_conflict(v, &a, q);
     if (b != NULL) {
       return complain(v, b->command, a.command);
     }
@@ -181,16 +227,29 @@ static char *touch_bytes(verifier *v, access a) {
   return NULL;
 }
 
-static char *touch_tensor(verifier *v, access a, ts_tid t, bool writes) {
-  if (t == TS_NONE) {
-    return NULL;
-  }
+static access bytes_touched(const verifier *v, access a, ts_tid t, bool writes) {
   ts_address at = v->plan->address[t];
   a.arena = at.arena;
   a.begin = at.offset;
   a.end = at.offset + (at.arena == TS_ARENA_NONE ? 0 : ts_tensor_bytes(v->graph, t));
   a.writes = writes;
-  return touch_bytes(v, a);
+  return a;
+}
+
+static char *touch_tensor(verifier *v, access a, ts_tid t, bool writes) {
+  return t == TS_NONE ? NULL : touch_bytes(v, bytes_touched(v, a, t, writes));
+}
+
+/* What a gather makes; what it is given, where that lies in it, stays as it is. */
+static char *touch_gathered(verifier *v, access a, ts_tid in, ts_tid out) {
+  access own = bytes_touched(v, a, in, false), before = bytes_touched(v, a, out, true), after = before;
+  if (own.arena != before.arena || own.begin < before.begin || own.end > before.end) {
+    return touch_bytes(v, before);
+  }
+  before.end = own.begin;
+  after.begin = own.end;
+  char *wrong = touch_bytes(v, before);
+  return wrong == NULL ? touch_bytes(v, after) : wrong;
 }
 
 static char *touch_operands(verifier *v, access a, ts_nid n) {
@@ -201,7 +260,10 @@ static char *touch_operands(verifier *v, access a, ts_nid n) {
   }
   for (int i = 0; i < node->n_out && wrong == NULL; ++i) {
     wrong = node->prior != NULL ? touch_tensor(v, a, node->prior[i], false) : NULL;
-    wrong = wrong == NULL ? touch_tensor(v, a, node->out[i], true) : wrong;
+    bool gathered = node->op == TS_OP_ALL_GATHER;
+    wrong = wrong != NULL ? wrong
+            : gathered    ? touch_gathered(v, a, node->in[i], node->out[i])
+                          : touch_tensor(v, a, node->out[i], true);
   }
   a.arena = TS_ARENA_WORK;
   a.begin = v->plan->workspace[n].offset;
@@ -256,15 +318,35 @@ static char *touch_inputs(verifier *v, access a) {
   return wrong;
 }
 
+static char *check_message(verifier *v, access a, const ts_lowered_command *c) {
+  bool sends = c->kind == TS_LOWERED_SEND;
+  if (v->capturing != sends) {
+    return ts_format("command %d, a %s, is %s a capture", a.command, sends ? "send" : "receive",
+                     sends ? "outside" : "inside");
+  }
+  a.queue = sends ? SENT : RECEIVED;
+  if (sends) {
+    merge(&v->queue[SENT], &v->queue[TS_QUEUE_COMPUTE]);
+  }
+  a.at = ++v->queue[a.queue].of[a.queue];
+  char *wrong = touch_operands(v, a, c->node);
+  if (!sends) {
+    merge(&v->queue[TS_QUEUE_COMPUTE], &v->queue[RECEIVED]);
+  }
+  return wrong;
+}
+
 static char *check_command(verifier *v, int i) {
   const ts_lowered_command *c = &v->commands->command[i];
-  access a = {.queue = c->queue, .command = i};
+  access a = {.queue = (int) c->queue, .command = i};
   v->took_part[c->queue] = true;
   switch (c->kind) {
     case TS_LOWERED_RECORD:
     case TS_LOWERED_WAIT: return check_events(v, i);
     case TS_LOWERED_CAPTURE_BEGIN:
     case TS_LOWERED_CAPTURE_END: return check_capture(v, i);
+    case TS_LOWERED_RECEIVED:
+    case TS_LOWERED_SEND: return check_message(v, a, c);
     default: break;
   }
   a.at = ++v->queue[c->queue].of[c->queue];
@@ -289,7 +371,7 @@ char *ts_lowered_verify(const ts_lowered *commands, const ts_graph *graph, const
   }
   ts_free(v.event);
   ts_free(v.recorded);
-  for (int q = 0; q < TS_N_QUEUES; ++q) {
+  for (int q = 0; q < N_ORDERS; ++q) {
     ts_free(v.done[q].access);
   }
   return wrong;

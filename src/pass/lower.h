@@ -7,6 +7,9 @@
  * on the host, so the range can be recorded once and replayed.  The same commands are queued either way, hence the same
  * results.
  *
+ * Messages of pipelines have queues of their own, outside of recordings.  A run's range ends where it waits for one and
+ * another begins behind; what is sent is there at its command, and leaves when the range is queued.
+ *
  * A pure function of graph, schedule and plan: it is made, dumped and verified where there is no device.  The commands
  * of a run are the same in every slot of the step, whose memory lies apart.  Nothing here is collective.
  */
@@ -19,13 +22,15 @@
 #include "pass/schedule.h"
 
 /** X (NAME, text) */
-#define TS_LOWERED_COMMANDS(X)                                         \
-  X(COPY_IN, "copy_in") /* the slot's inputs from the host's memory */ \
-  X(CAPTURE_BEGIN, "capture")                                          \
-  X(LAUNCH, "launch") /* the node's kernel */                          \
-  X(COLLECTIVE, "collective")                                          \
-  X(RECORD, "record") /* the event happens when the queue is here */   \
-  X(WAIT, "wait")     /* the queue goes on after the event */          \
+#define TS_LOWERED_COMMANDS(X)                                           \
+  X(COPY_IN, "copy_in") /* the slot's inputs from the host's memory */   \
+  X(CAPTURE_BEGIN, "capture")                                            \
+  X(LAUNCH, "launch") /* the node's kernel */                            \
+  X(COLLECTIVE, "collective")                                            \
+  X(RECEIVED, "received") /* the queue goes on after the message */      \
+  X(SEND, "send")         /* what it is made of is there */              \
+  X(RECORD, "record")     /* the event happens when the queue is here */ \
+  X(WAIT, "wait")         /* the queue goes on after the event */        \
   X(CAPTURE_END, "end")
 
 typedef enum ts_lowered_kind {
@@ -38,14 +43,14 @@ typedef enum ts_lowered_kind {
 typedef struct ts_lowered_command {
   ts_lowered_kind kind;
   ts_queue queue;
-  ts_nid node; /**< Of LAUNCH and COLLECTIVE, else TS_NONE. */
+  ts_nid node; /**< Of what has one, else TS_NONE. */
   int event;   /**< Of RECORD and WAIT, else -1. */
 } ts_lowered_command;
 
 typedef struct ts_lowered {
   unsigned segments;
   ts_lowered_command *command; /**< Owned. */
-  int n, n_events;
+  int n, n_events, n_ranges;
 } ts_lowered;
 
 /** Lower the instructions of \a schedule whose node is in \a segments, of a chunk.
@@ -56,9 +61,9 @@ ts_lowered *ts_lower(const ts_graph *graph, const ts_schedule *schedule, unsigne
 void ts_lowered_destroy(ts_lowered **commands);
 
 /** Check that two commands that touch the same bytes of an arena, one of them writing, are ordered by queues and
- * events; that nothing is touched outside the slot; that every event is recorded before it is waited for; that a
- * capture range holds only what can be captured, begins on COMPUTE and joins every queue that took part before its end;
- * and that the same holds at the end of the run.
+ * events; that nothing is touched outside the slot, nothing of a message under way; that every event is recorded before
+ * it is waited for; that a capture range holds only what can be captured, begins on COMPUTE and joins every queue that
+ * took part before its end; and that the same holds at the end of the run.
  * \return NULL, or the first thing that is wrong, owned by the caller (ts_free). Not collective. */
 char *ts_lowered_verify(const ts_lowered *commands, const ts_graph *graph, const ts_plan *plan);
 

@@ -37,10 +37,14 @@ void ts_plan_destroy(ts_plan **plan) {
 }
 
 /* Sum of the backend's reserves for a world of `ranks` ranks. */
-static int64_t reserve_bytes(const ts_backend *backend, int ranks) {
-  int64_t bytes = 0;
+static int64_t reserve_bytes(const ts_backend *backend, const ts_graph *g, int ranks) {
+  int64_t bytes = 0, lines = 0;
+  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+    lines += ts_node_is_message(&g->node[n]);
+  }
   for (const ts_reserve *r = backend->reserves; r != NULL && r->name != NULL; ++r) {
-    bytes += r->bytes + (ranks > 1 ? r->bytes_if_several : 0) + r->bytes_per_rank * (ranks - 1);
+    bytes += r->bytes + (ranks > 1 ? r->bytes_if_several : 0) + r->bytes_per_rank * (ranks - 1) +
+             r->bytes_per_line * lines;
   }
   return bytes;
 }
@@ -637,7 +641,7 @@ void ts_pass_memory(ts_graph **graph, ts_pass_context *context) {
   find_units(&p);
   plan->bytes[TS_PURPOSE_BUFFER] += plan->arena_bytes[TS_ARENA_INPUT];
   const ts_backend *backend = context->target.backend;
-  plan->bytes[TS_PURPOSE_RESERVE] = reserve_bytes(backend, context->mesh->ranks);
+  plan->bytes[TS_PURPOSE_RESERVE] = reserve_bytes(backend, g, context->mesh->ranks);
   const ts_deck *deck = context->deck;
   if (context->use == TS_MODEL_TRAIN && deck->run.save_every > 0 && deck->run.save_async) {
     plan->bytes[TS_PURPOSE_CHECKPOINT] = ts_saved_bytes(g, context->layout);

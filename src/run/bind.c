@@ -21,8 +21,27 @@ static ts_bound_view *add_view(ts_bound_program *p, ts_run at) {
   return view;
 }
 
+static unsigned axes_of(const ts_node *node) {
+  return ts_node_is_collective(node) ? node->attr.comm.axes : ts_node_is_message(node) ? TS_AXES(TS_AXIS_PP) : 0;
+}
+
+/* Ranks come to what they share by different nodes: communicators are made in the order of their axes. */
+static void connect_program(ts_executor *e, const ts_program *program) {
+  const ts_graph *g = program->graph;
+  for (unsigned axes = 1; axes <= TS_AXES_ALL; ++axes) {
+    for (ts_nid n = 0; n < g->n_nodes; ++n) {
+      if (axes_of(&g->node[n]) == axes && ts_node_is_message(&g->node[n])) {
+        ts_world_comm(e->options.world, &program->mesh, axes);
+      } else if (axes_of(&g->node[n]) == axes) {
+        ts_bound_comm(e, &program->mesh, axes);
+      }
+    }
+  }
+}
+
 static void prepare_program(ts_executor *e, ts_bound_program *p) {
   const ts_graph *g = p->program->graph;
+  connect_program(e, p->program);
   p->n_chunks = ts_graph_chunks(g);
   for (int slot = 0; slot < ts_step_slots(&p->program->step); ++slot) {
     add_view(p, ts_run_in_slot(slot));
@@ -38,7 +57,7 @@ static void prepare_program(ts_executor *e, ts_bound_program *p) {
       continue;
     }
     if (ts_node_is_message(node)) {
-      b->comm = ts_bound_comm(e, &p->program->mesh, TS_AXES(TS_AXIS_PP));
+      b->comm = ts_world_comm(e->options.world, &p->program->mesh, TS_AXES(TS_AXIS_PP));
       b->group = ts_mesh_group_id(&p->program->mesh, TS_AXES(TS_AXIS_PP));
       b->peer = ts_mesh_group_member(&p->program->mesh, TS_AXES(TS_AXIS_PP), node->attr.message.peer);
       ts_heartbeat_join(ts_bound_heartbeat(e), b->group);
@@ -83,7 +102,11 @@ static void bind_exchange(ts_bound_node *b) {
 }
 
 /* Messages over a boundary are numbered by it and by their direction. */
-static void bind_message(ts_bound_node *b) {
+static int message_number(const ts_node *message) {
+  return 2 * message->attr.message.boundary + message->attr.message.back;
+}
+
+static void bind_message(ts_executor *e, const ts_mesh *mesh, ts_bound_node *b) {
   const ts_graph *g = b->call.graph;
   const ts_node *node = b->call.node;
   bool sends = node->op == TS_OP_SEND;
@@ -92,9 +115,11 @@ static void bind_message(ts_bound_node *b) {
     part[i] = (ts_message_part){.data = sends ? (void *) b->in[i] : b->out[i],
                                 .bytes = (size_t) ts_tensor_bytes(g, (sends ? node->in : node->out)[i])};
   }
-  b->line =
-      ts_message_line_create(b->comm, sends, node->attr.message.peer,
-                             2 * node->attr.message.boundary + node->attr.message.back, part, node->attr.message.n);
+  b->line = e->device != NULL
+                ? ts_world_device_line_create(e->options.world, mesh, TS_AXES(TS_AXIS_PP), sends,
+                                              node->attr.message.peer, message_number(node), part, node->attr.message.n)
+                : ts_message_line_create(b->comm, sends, node->attr.message.peer, message_number(node), part,
+                                         node->attr.message.n);
   ts_free(part);
 }
 
@@ -140,14 +165,21 @@ static void bind_node(ts_executor *e, ts_bound_program *p, ts_nid n, ts_bound_vi
   if (ts_node_is_collective(node)) {
     (node->op == TS_OP_ALL_TO_ALL ? bind_exchange : bind_transfers)(b);
   } else if (ts_node_is_message(node)) {
-    bind_message(b);
+    bind_message(e, &program->mesh, b);
   }
 }
 
-/* Messages are in slots alone, one of the first views for each. */
-static void bind_messages(ts_executor *e, ts_bound_program *p, ts_bound_view *view) {
-  for (int i = 0; i < p->n_messages; ++i) {
-    bind_node(e, p, p->message[i], view);
+/* Messages are in slots alone, one of the first views for each.  All ranks open their lines in the order of numbers. */
+static void bind_messages(ts_executor *e, ts_bound_program *p) {
+  const ts_graph *g = p->program->graph;
+  for (int number = 0, left = p->n_messages; left > 0; ++number) {
+    for (int i = 0; i < p->n_messages; ++i) {
+      bool due = message_number(&g->node[p->message[i]]) == number;
+      left -= due;
+      for (int slot = 0; due && slot < ts_step_slots(&p->program->step); ++slot) {
+        bind_node(e, p, p->message[i], &p->view[slot]);
+      }
+    }
   }
 }
 
@@ -187,9 +219,7 @@ static void share_state(ts_executor *e, const ts_program *const *programs) {
 }
 
 static void bind_program(ts_executor *e, ts_bound_program *p) {
-  for (int i = 0; i < p->n_views; ++i) {
-    bind_messages(e, p, &p->view[i]);
-  }
+  bind_messages(e, p);
   if (e->options.memcheck) {
     p->memcheck = ts_memcheck_create(p->program, e->arena[TS_ARENA_WORK], e->arena_bytes[TS_ARENA_WORK]);
   }
@@ -220,6 +250,9 @@ ts_executor *ts_executor_create(const ts_program *const *programs, int n_program
   e->device = ts_backend_device(e->backend);
   TS_CHECK(e->backend->device == NULL || e->device != NULL, "the device of %s is not open", e->backend->name);
   TS_CHECK(!options->memcheck || e->device == NULL, "memcheck compares host memory; on a device use compute-sanitizer");
+  if (e->device != NULL && options->world != NULL) {
+    ts_world_device_place(options->world);
+  }
   e->program = ts_calloc((size_t) n_programs, sizeof *e->program);
   for (int i = 0; i < n_programs; ++i) {
     e->program[i].program = programs[i];

@@ -35,7 +35,7 @@ typedef struct ts_bound_run {
   bool bound;           /**< Also on the host: the nodes of the view that it has. */
   ts_lowered *commands; /**< Owned; NULL before its first time. */
   void **event;         /**< Owned; commands->n_events. */
-  void *graph;          /**< Owned; NULL until captured. */
+  void **graph;         /**< Owned; commands->n_ranges, NULL until captured. */
   int times;            /**< It ran. */
 } ts_bound_run;
 
@@ -75,6 +75,7 @@ enum { TS_BOUND_IMAGES = 4 };
 typedef struct ts_span {
   void *begin, *end;
   ts_run_phase phase;
+  bool waits; /**< It is a wait for a message within such a run. */
 } ts_span;
 
 struct ts_executor {
@@ -92,7 +93,7 @@ struct ts_executor {
   char *nonfinite;
   /* host */
   ts_stream *stream;
-  double busy_seen;
+  double busy_seen, began; /* began: the first run since times were taken; 0: none */
   /* device */
   unsigned char *staging; /**< Host memory that state is copied through. */
   void *staged;           /**< Event: it has been copied. */
@@ -139,10 +140,24 @@ ts_bound_view *ts_bound_view_of(ts_executor *executor, ts_bound_program *program
 /** Walk the instructions of a run on the host. Collective over the world when they contain collectives. */
 void ts_walk_host(ts_executor *executor, ts_bound_program *program, ts_run run);
 
-/** Host: post what pipelines' neighbours will send for the runs whose place is free when run \a run of the step
- * begins; and wait until all that was sent has gone, at the end of a step. Not collective. */
-void ts_walk_host_post(ts_executor *executor, ts_bound_program *program, int64_t run);
-void ts_walk_host_finish(ts_executor *executor, ts_bound_program *program);
+/** Post what pipelines' neighbours will send for the runs whose place is free when run \a run of the step begins.
+ * Not collective. */
+void ts_messages_post(ts_bound_program *program, int64_t run);
+
+/** Wait for a message: what is computed, or queued, from now on comes behind it. Not collective, but waits for the
+ * peer. */
+void ts_messages_wait(ts_executor *executor, ts_bound_node *message);
+
+/** Wait until what a run will send has gone that lay there the last time; and, at the end of a step, for all. Not
+ * collective, but waits for the peer. */
+void ts_messages_wait_for_sends(ts_executor *executor, ts_bound_program *program, ts_run run);
+void ts_messages_finish(ts_executor *executor, ts_bound_program *program);
+
+/** Host: what is under way moves on when MPI is called. Not collective. */
+void ts_messages_poll(ts_bound_program *program);
+
+/** Host: tell the observer, if there is one, what began at \a start and ends now. Not collective. */
+void ts_bound_observe(const ts_bound_node *node, bool collective, double start);
 
 /** Queue the commands of a run on the device. Collective over the world when they contain collectives. */
 void ts_walk_device(ts_executor *executor, ts_bound_program *program, ts_run run);

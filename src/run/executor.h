@@ -84,14 +84,13 @@ typedef struct ts_executor_times {
   double communication; /**< Seconds collectives took; NaN on a device, where only an observer's events would tell. */
   double exposed;       /**< Seconds the computation waited for them; NaN likewise. */
   double phase[TS_N_RUN_PHASES];  /**< Seconds of the runs of each phase, */
-  double waited[TS_N_RUN_PHASES]; /**< and what of `exposed` was within them; 0 on a device. */
+  double waited[TS_N_RUN_PHASES]; /**< and what they waited, on a device for messages of pipelines alone. */
+  double span;                    /**< From the begin of the first run to the end of the last forward or backward. */
 } ts_executor_times;
 ts_executor_times ts_executor_take_times(ts_executor *executor);
 
-/** Of these what a host's runs were busy with since times were last taken: forward and backward, without what they
- * waited for.
- * Not collective. */
-double ts_executor_busy(const ts_executor *executor);
+/** Of these what forwards and backwards were busy with, without what they waited for. Not collective. */
+double ts_executor_busy(const ts_executor_times *times);
 
 /** Tell another observer from now on, NULL for none; no run is under way. Not collective. */
 void ts_executor_set_observer(ts_executor *executor, ts_executor_observer *observer, void *user);

@@ -209,21 +209,14 @@ static ts_status check_own(const ts_program_options *o, const ts_graph *own, ts_
   return status == TS_OK && o->use == TS_MODEL_TRAIN && o->evaluates ? check_evaluation(o, own, err) : status;
 }
 
-/* What pipelines have not yet, or cannot have. */
+/* What pipelines cannot have. */
 static ts_status check_pipeline(const ts_program_options *o, ts_error *err) {
-  if (o->mesh->size[TS_AXIS_PP] == 1) {
-    return TS_OK;
-  }
-  if (o->target.backend != NULL && o->target.backend->device != NULL) {
-    return ts_deck_error(o->deck, "pipeline.stages", err,
-                         "%lld: pipelines on GPUs are not there yet; accepted: 1, or run.device = \"cpu\"",
-                         (long long) o->deck->pipeline.stages);
-  }
-  return o->by_hand ? ts_deck_error(o->deck, "pipeline.stages", err,
-                                    "%lld: forward, backward and step by hand are of one stage, as micro-batches of "
-                                    "several are under way at a time; accepted: 1, or whole steps (ts_train_batch)",
-                                    (long long) o->deck->pipeline.stages)
-                    : TS_OK;
+  return o->mesh->size[TS_AXIS_PP] > 1 && o->by_hand
+             ? ts_deck_error(o->deck, "pipeline.stages", err,
+                             "%lld: forward, backward and step by hand are of one stage, as micro-batches of "
+                             "several are under way at a time; accepted: 1, or whole steps (ts_train_batch)",
+                             (long long) o->deck->pipeline.stages)
+             : TS_OK;
 }
 
 ts_status ts_program_check(const ts_program_options *o, ts_error *err) {

@@ -1,4 +1,5 @@
 /* Running what was bound, and what is seen of it. */
+#include "base/log.h"
 #include "base/memory.h"
 #include "run/bound.h"
 
@@ -80,6 +81,13 @@ void ts_bound_check_finite(ts_executor *e, const ts_bound_node *b) {
   }
 }
 
+void ts_bound_observe(const ts_bound_node *b, bool collective, double start) {
+  const ts_executor_options *o = &b->executor->options;
+  if (o->observer != NULL) {
+    o->observer(o->observer_user, b->call.node, collective, start, ts_seconds() - start);
+  }
+}
+
 void ts_executor_run_one(ts_executor *e, int index, ts_run run) {
   (e->device != NULL ? ts_walk_device : ts_walk_host)(e, &e->program[index], run);
 }
@@ -88,11 +96,12 @@ void ts_executor_run(ts_executor *e, int index, int64_t run) {
   ts_bound_program *p = &e->program[index];
   const ts_step_runs *step = &p->program->step;
   if (p->n_messages > 0) {
-    ts_walk_host_post(e, p, run);
+    ts_messages_post(p, run);
   }
   ts_executor_run_one(e, index, ts_step_run(step, run));
   if (p->n_messages > 0 && run == step->n - 1) {
-    ts_walk_host_finish(e, p);
+    ts_messages_finish(e, p);
+    ts_executor_finish(e); /* who waits for the device sees that a peer is dead, who waits in MPI for it does not */
   }
 }
 
@@ -104,11 +113,11 @@ ts_executor_times ts_executor_take_times(ts_executor *e) {
   }
   ts_executor_times times = e->times;
   e->times = (ts_executor_times){0};
+  e->began = 0;
   return times;
 }
 
-double ts_executor_busy(const ts_executor *e) {
-  const ts_executor_times *t = &e->times;
+double ts_executor_busy(const ts_executor_times *t) {
   return t->phase[TS_RUN_FORWARD] + t->phase[TS_RUN_BACKWARD] - t->waited[TS_RUN_FORWARD] - t->waited[TS_RUN_BACKWARD];
 }
 

@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-enum { SPANS = 64 /* runs that nobody asked about yet, before the device is waited for */ };
+enum { SPANS = 4096 /* runs and waits that nobody asked about yet, before the device is waited for */ };
 
 /* ---- the commands of a run ---- */
 
@@ -20,6 +20,7 @@ static ts_bound_run *find_run(ts_executor *e, const ts_bound_program *p, const t
   char *wrong = ts_lowered_verify(r->commands, p->program->graph, p->program->plan);
   TS_CHECK(wrong == NULL, "the program of the device is wrong: %s", wrong);
   r->event = ts_calloc((size_t) r->commands->n_events + 1, sizeof *r->event);
+  r->graph = ts_calloc((size_t) r->commands->n_ranges + 1, sizeof *r->graph);
   for (int i = 0; i < r->commands->n_events; ++i) {
     r->event[i] = e->device->ops->event_create(e->device, false);
   }
@@ -28,7 +29,10 @@ static ts_bound_run *find_run(ts_executor *e, const ts_bound_program *p, const t
 
 static void release_run(ts_device *device, ts_bound_run *r) {
   if (r->commands != NULL) {
-    device->ops->graph_destroy(device, r->graph);
+    for (int k = 0; k < r->commands->n_ranges; ++k) {
+      device->ops->graph_destroy(device, r->graph[k]);
+    }
+    ts_free(r->graph);
     for (int k = 0; k < r->commands->n_events; ++k) {
       device->ops->event_destroy(device, r->event[k]);
     }
@@ -79,27 +83,25 @@ static void queue_node(ts_executor *e, ts_bound_node *b, ts_queue queue) {
   }
 }
 
-/* The commands inside the capture range, or outside of it. */
-static void queue_commands(ts_executor *e, const ts_bound_program *p, const ts_bound_view *view, const ts_bound_run *r,
-                           bool inside) {
+static void queue_command(ts_executor *e, const ts_bound_view *view, const ts_bound_node *message,
+                          const ts_bound_run *r, const ts_lowered_command *c) {
   ts_device *device = e->device;
-  bool here = false;
-  for (int i = 0; i < r->commands->n; ++i) {
-    const ts_lowered_command *c = &r->commands->command[i];
-    here = c->kind == TS_LOWERED_CAPTURE_BEGIN || (here && c->kind != TS_LOWERED_CAPTURE_END);
-    if (here != inside) {
-      continue;
-    }
-    switch (c->kind) {
-      case TS_LOWERED_COPY_IN: ts_bound_copy_in(e, p, view->at); break;
-      case TS_LOWERED_LAUNCH:
-      case TS_LOWERED_COLLECTIVE: queue_node(e, &view->node[c->node], c->queue); break;
-      case TS_LOWERED_RECORD: device->ops->record(device, r->event[c->event], c->queue); break;
-      case TS_LOWERED_WAIT: device->ops->wait(device, r->event[c->event], c->queue); break;
-      default: break;
-    }
+  switch (c->kind) {
+    case TS_LOWERED_LAUNCH:
+    case TS_LOWERED_COLLECTIVE: queue_node(e, &view->node[c->node], c->queue); break;
+    case TS_LOWERED_RECORD: device->ops->record(device, r->event[c->event], c->queue); break;
+    case TS_LOWERED_WAIT: device->ops->wait(device, r->event[c->event], c->queue); break;
+    case TS_LOWERED_SEND: ts_message_announce(message[c->node].line); break;
+    default: break;
   }
-  device->ops->set_op(device, NULL);
+}
+
+static void queue_commands(ts_executor *e, const ts_bound_view *view, const ts_bound_node *message,
+                           const ts_bound_run *r, int begin, int end) {
+  for (int i = begin; i < end; ++i) {
+    queue_command(e, view, message, r, &r->commands->command[i]);
+  }
+  e->device->ops->set_op(e->device, NULL);
 }
 
 /* The first time libraries may still make things. */
@@ -107,26 +109,38 @@ static bool records(const ts_executor *e, const ts_bound_run *r) {
   return e->options.graphs && e->options.observer == NULL && !e->options.check_finite && r->times > 0;
 }
 
-static void queue_captured(ts_executor *e, const ts_bound_program *p, const ts_bound_view *view, ts_bound_run *r) {
+/* Range number \a range, whose commands begin at \a begin.  \return where they end. */
+static int queue_range(ts_executor *e, const ts_bound_view *view, const ts_bound_node *message, const ts_bound_run *r,
+                       int range, int begin) {
   ts_device *device = e->device;
+  int end = begin;
+  while (r->commands->command[end].kind != TS_LOWERED_CAPTURE_END) {
+    ++end;
+  }
   if (!records(e, r)) {
-    queue_commands(e, p, view, r, true);
-    return;
+    queue_commands(e, view, message, r, begin, end);
+  } else {
+    if (r->graph[range] == NULL) {
+      device->ops->capture_begin(device);
+      queue_commands(e, view, message, r, begin, end);
+      r->graph[range] = device->ops->capture_end(device);
+    }
+    device->ops->replay(device, r->graph[range]);
   }
-  if (r->graph == NULL) {
-    device->ops->capture_begin(device);
-    queue_commands(e, p, view, r, true);
-    r->graph = device->ops->capture_end(device);
+  for (int i = begin; i < end; ++i) {
+    const ts_lowered_command *c = &r->commands->command[i];
+    if (c->kind == TS_LOWERED_SEND) {
+      device->ops->set_op(device, message[c->node].call.node->name);
+      ts_message_start(message[c->node].line);
+    }
   }
-  device->ops->replay(device, r->graph);
+  device->ops->set_op(device, NULL);
+  return end;
 }
 
 /* ---- time ---- */
 
-static ts_span *next_span(ts_executor *e, ts_run_phase phase) {
-  if (e->used_spans == SPANS) {
-    ts_walk_device_take_spans(e);
-  }
+static ts_span *next_span(ts_executor *e, ts_run_phase phase, bool waits) {
   if (e->used_spans == e->n_spans) {
     TS_GROW(e->span, e->n_spans, e->capacity_spans);
     e->span[e->n_spans++] = (ts_span){.begin = e->device->ops->event_create(e->device, true),
@@ -134,31 +148,65 @@ static ts_span *next_span(ts_executor *e, ts_run_phase phase) {
   }
   ts_span *span = &e->span[e->used_spans++];
   span->phase = phase;
+  span->waits = waits;
   return span;
 }
 
 void ts_walk_device_take_spans(ts_executor *e) {
   ts_device *device = e->device;
   for (int i = 0; i < e->used_spans; ++i) {
-    device->ops->finish(device, e->span[i].end);
-    e->times.phase[e->span[i].phase] += device->ops->seconds(device, e->span[i].begin, e->span[i].end);
+    const ts_span *span = &e->span[i];
+    device->ops->finish(device, span->end);
+    (span->waits ? e->times.waited : e->times.phase)[span->phase] +=
+        device->ops->seconds(device, span->begin, span->end);
+    if (!span->waits && span->phase != TS_RUN_UPDATE) {
+      e->times.span = device->ops->seconds(device, e->span[0].begin, span->end);
+    }
   }
   e->used_spans = 0;
   e->times.communication = e->times.exposed = NAN;
 }
 
 /* What an observer is told: the host's clock at the begin of the run, and the events' distances from there. */
-static void report_run(ts_executor *e, const ts_bound_view *view, const ts_bound_run *r, const ts_span *span,
-                       double start) {
+static void report_run(ts_executor *e, const ts_bound_view *view, const ts_bound_node *message, const ts_bound_run *r,
+                       const ts_span *span, double start) {
   ts_device *device = e->device;
   device->ops->finish(device, span->end);
   for (int i = 0; i < r->commands->n; ++i) {
     const ts_lowered_command *c = &r->commands->command[i];
-    if (c->node != TS_NONE) {
-      const ts_bound_node *b = &view->node[c->node];
-      e->options.observer(e->options.observer_user, b->call.node, c->queue == TS_QUEUE_COMM,
+    if (c->node != TS_NONE && c->kind != TS_LOWERED_SEND) {
+      bool received = c->kind == TS_LOWERED_RECEIVED;
+      const ts_bound_node *b = &(received ? message : view->node)[c->node];
+      e->options.observer(e->options.observer_user, b->call.node, received || c->queue == TS_QUEUE_COMM,
                           start + device->ops->seconds(device, span->begin, b->begin),
                           device->ops->seconds(device, b->begin, b->end));
+    }
+  }
+}
+
+static void queue_wait(ts_executor *e, ts_bound_node *message, ts_run_phase phase) {
+  ts_device *device = e->device;
+  ts_span *span = next_span(e, phase, true);
+  device->ops->record(device, span->begin, TS_QUEUE_COMPUTE);
+  if (e->options.observer != NULL) {
+    mark(device, &message->begin, TS_QUEUE_COMPUTE);
+  }
+  ts_messages_wait(e, message);
+  device->ops->record(device, span->end, TS_QUEUE_COMPUTE);
+  if (e->options.observer != NULL) {
+    mark(device, &message->end, TS_QUEUE_COMPUTE);
+  }
+}
+
+static void queue_run_commands(ts_executor *e, const ts_bound_program *p, const ts_bound_view *view,
+                               ts_bound_node *message, const ts_bound_run *r, ts_run_phase phase) {
+  for (int i = 0, range = 0; i < r->commands->n; ++i) {
+    const ts_lowered_command *c = &r->commands->command[i];
+    switch (c->kind) {
+      case TS_LOWERED_COPY_IN: ts_bound_copy_in(e, p, view->at); break;
+      case TS_LOWERED_RECEIVED: queue_wait(e, &message[c->node], phase); break;
+      case TS_LOWERED_CAPTURE_BEGIN: i = queue_range(e, view, message, r, range++, i + 1); break;
+      default: break;
     }
   }
 }
@@ -168,8 +216,12 @@ void ts_walk_device(ts_executor *e, ts_bound_program *p, ts_run run) {
   ts_device *device = e->device;
   const ts_run_kind *kind = &p->program->step.kind[run.kind];
   const ts_bound_view *view = ts_bound_view_of(e, p, run);
+  ts_bound_node *message = p->view[ts_run_slot(run)].node;
   ts_bound_run *r = find_run(e, p, view, run);
-  ts_span *span = next_span(e, kind->phase);
+  if (e->used_spans + 1 + p->n_messages > SPANS) {
+    ts_walk_device_take_spans(e);
+  }
+  const int at = (int) (next_span(e, kind->phase, false) - e->span);
   if (e->options.observer != NULL) {
     ts_executor_finish(e); /* or the host's clock would say nothing about the device's begin */
   }
@@ -177,13 +229,13 @@ void ts_walk_device(ts_executor *e, ts_bound_program *p, ts_run run) {
   double start = ts_seconds();
   ts_heartbeat_enter(ts_bound_heartbeat(e), queueing[kind->phase], p->group);
   device->ops->set_run(device, kind->title, records(e, r));
-  device->ops->record(device, span->begin, TS_QUEUE_COMPUTE);
-  queue_commands(e, p, view, r, false);
-  queue_captured(e, p, view, r);
-  device->ops->record(device, span->end, TS_QUEUE_COMPUTE);
+  ts_messages_wait_for_sends(e, p, run);
+  device->ops->record(device, e->span[at].begin, TS_QUEUE_COMPUTE);
+  queue_run_commands(e, p, view, message, r, kind->phase);
+  device->ops->record(device, e->span[at].end, TS_QUEUE_COMPUTE);
   ts_heartbeat_leave(ts_bound_heartbeat(e));
   ++r->times;
   if (e->options.observer != NULL) {
-    report_run(e, view, r, span, start);
+    report_run(e, view, message, r, &e->span[at], start);
   }
 }

@@ -1,0 +1,64 @@
+/* Messages between the pieces of a pipeline: posted when their place is free, complete where what they bring is read. */
+#include "base/log.h"
+#include "run/bound.h"
+
+static ts_bound_node *message_of(ts_bound_program *p, int i, int slot) {
+  return &p->view[slot].node[p->message[i]];
+}
+
+void ts_messages_wait(ts_executor *e, ts_bound_node *b) {
+  if (e->device != NULL) { /* which waits, not the host */
+    ts_message_wait(b->line);
+    return;
+  }
+  if (ts_message_poll(b->line)) {
+    return;
+  }
+  double start = ts_seconds();
+  ts_heartbeat_wait_for(ts_bound_heartbeat(e), b->call.node->name, b->group, b->peer);
+  ts_message_wait(b->line);
+  ts_heartbeat_leave(ts_bound_heartbeat(e));
+  e->times.exposed += ts_seconds() - start;
+  ts_bound_observe(b, true, start);
+}
+
+void ts_messages_post(ts_bound_program *p, int64_t run) {
+  const ts_step_runs *step = &p->program->step;
+  for (int64_t k = step->posted_before[run]; k < step->posted_before[run + 1]; ++k) {
+    ts_run of = ts_step_run(step, step->posted[k]);
+    for (int i = 0; i < p->n_messages; ++i) {
+      ts_bound_node *b = message_of(p, i, ts_run_slot(of));
+      if (b->call.node->op == TS_OP_RECEIVE && ts_run_has(step, of, p->program->graph, b->call.node)) {
+        ts_message_start(b->line);
+      }
+    }
+  }
+}
+
+void ts_messages_finish(ts_executor *e, ts_bound_program *p) {
+  for (int i = 0; i < p->n_messages; ++i) {
+    for (int slot = 0; slot < ts_step_slots(&p->program->step); ++slot) {
+      ts_messages_wait(e, message_of(p, i, slot));
+    }
+  }
+}
+
+void ts_messages_wait_for_sends(ts_executor *e, ts_bound_program *p, ts_run run) {
+  for (int i = 0; i < p->n_messages; ++i) {
+    ts_bound_node *b = message_of(p, i, ts_run_slot(run));
+    if (b->call.node->op == TS_OP_SEND && ts_run_has(&p->program->step, run, p->program->graph, b->call.node)) {
+      ts_messages_wait(e, b);
+    }
+  }
+}
+
+void ts_messages_poll(ts_bound_program *p) {
+  for (int slot = 0; slot < ts_step_slots(&p->program->step); ++slot) {
+    for (int i = 0; i < p->n_messages; ++i) {
+      if (ts_message_is_open(message_of(p, i, slot)->line)) {
+        ts_message_poll(message_of(p, i, slot)->line);
+        return;
+      }
+    }
+  }
+}
