@@ -43,8 +43,8 @@ static int64_t reserve_bytes(const ts_backend *backend, const ts_graph *g, int r
     lines += ts_node_is_message(&g->node[n]);
   }
   for (const ts_reserve *r = backend->reserves; r != NULL && r->name != NULL; ++r) {
-    bytes += r->bytes + (ranks > 1 ? r->bytes_if_several : 0) + r->bytes_per_rank * (ranks - 1) +
-             r->bytes_per_line * lines;
+    bytes +=
+        r->bytes + (ranks > 1 ? r->bytes_if_several : 0) + r->bytes_per_rank * (ranks - 1) + r->bytes_per_line * lines;
   }
   return bytes;
 }
