@@ -117,6 +117,25 @@ static void test_grids(const worlds *w, const char *axis) {
   ts_free(sets);
 }
 
+/* Whether each rank along tp sends a part of what they have alike, or all of it, is the same bits. */
+static void test_partitioned(const worlds *w) {
+  const char *sets = BATCH LLAMA_LAYERS " pipeline.stages=2 tensor_parallel.autotp_size=2 "
+                                        "tensor_parallel.sequence_parallel=false";
+  static const char *const more[] = {
+      "pipeline.schedule=1f1b",
+      "pipeline.schedule=zb_v activation_checkpointing.enabled=true zero_optimization.stage=2"};
+  for (int i = 0; i < 2; ++i) {
+    train_run parts = run_with(w->all, train_run_llama, sets, more[i]);
+    char *whole_sets = ts_format("pipeline.pipe_partitioned=false pipeline.grad_partitioned=false %s", sets);
+    train_run whole = run_with(w->all, train_run_llama, whole_sets, more[i]);
+    tap_ok_all(MPI_COMM_WORLD, parts.loss[1] != parts.loss[0] && train_run_equal(&parts, &whole),
+               "%s: sent in parts: the bits of sent whole", more[i]);
+    train_run_free(&parts);
+    train_run_free(&whole);
+    ts_free(whole_sets);
+  }
+}
+
 /* A table that two stages read: its gradients are added in another order than on one rank, so it is as that to
  * rounding, and the same bits under all schedules that are no V, at all stages of ZeRO. */
 static void test_tied(const worlds *w, const char *name, const char *text, const char *more) {
@@ -336,6 +355,7 @@ int main(int argc, char **argv) {
     test_grids(&w, "model.tie_word_embeddings=true");
     test_grids(&w, "model.tie_word_embeddings=true zero_optimization.stage3_param_persistence_threshold=0");
     test_grids(&w, "sequence_parallel_size=2");
+    test_partitioned(&w);
   }
   int code = tap_done_all(MPI_COMM_WORLD);
   ts_world_destroy(&w.alone);

@@ -216,29 +216,47 @@ static void test_faults(void) {
   }
 }
 
-/* What two ranks along tp send over a boundary, forward and back: their rows, a half each, of what they would send
- * whole where they had all rows alike. */
-static void test_rows(void) {
-  int64_t bytes[2][2] = {{0}};
-  for (int rows = 0; rows < 2; ++rows) {
-    char *sets = ts_format("pipeline.stages=2 gradient_accumulation_steps=2 tensor_parallel.autotp_size=2 "
-                           "tensor_parallel.sequence_parallel=%s",
-                           rows ? "true" : "false");
-    grid g = make_grid(LLAMA, sets, 4, TS_MODEL_TRAIN);
-    for (int rank = 0; rank < 4; ++rank) {
-      const ts_graph *of = g.program[rank]->graph;
-      for (ts_nid n = 0; n < of->n_nodes; ++n) {
-        for (int i = 0; i < of->node[n].n_in && of->node[n].op == TS_OP_SEND; ++i) {
-          bytes[rows][of->node[n].attr.message.back] += ts_tensor_bytes(of, of->node[n].in[i]);
-        }
+/* What crosses of a grid, forward and back. */
+static void count_bytes(const grid *g, int64_t bytes[2]) {
+  bytes[0] = bytes[1] = 0;
+  for (int rank = 0; rank < g->ranks; ++rank) {
+    const ts_graph *of = g->program[rank]->graph;
+    for (ts_nid n = 0; n < of->n_nodes; ++n) {
+      for (int i = 0; i < of->node[n].n_in && of->node[n].op == TS_OP_SEND; ++i) {
+        bytes[of->node[n].attr.message.back] += ts_tensor_bytes(of, of->node[n].in[i]);
       }
     }
+  }
+}
+
+/* What two ranks along tp send over a boundary: rows of their own, or of what they have alike a half each, unless they
+ * are told not to. */
+static void test_parts(void) {
+  static const struct {
+    const char *sets;
+    int forward, back; /* in halves of the whole */
+  } row[] = {
+      {"tensor_parallel.sequence_parallel=false pipeline.pipe_partitioned=false pipeline.grad_partitioned=false", 2, 2},
+      {"tensor_parallel.sequence_parallel=true", 1, 1},
+      {"tensor_parallel.sequence_parallel=false", 1, 1},
+      {"tensor_parallel.sequence_parallel=false pipeline.grad_partitioned=false", 1, 2},
+      {"tensor_parallel.sequence_parallel=false pipeline.pipe_partitioned=false", 2, 1},
+      {"tensor_parallel.sequence_parallel=false activation_checkpointing.enabled=true pipeline.schedule=zb_h1", 1, 1}};
+  int64_t whole[2], bytes[2];
+  for (size_t k = 0; k < sizeof row / sizeof *row; ++k) {
+    char *sets =
+        ts_format("pipeline.stages=2 gradient_accumulation_steps=2 tensor_parallel.autotp_size=2 %s", row[k].sets);
+    grid g = make_grid(LLAMA, sets, 4, TS_MODEL_TRAIN);
+    count_bytes(&g, k == 0 ? whole : bytes);
+    char *fault = simulate(&g);
+    bool right = k == 0 ? whole[0] > 0 && whole[1] > 0
+                        : 2 * bytes[0] == row[k].forward * whole[0] && 2 * bytes[1] == row[k].back * whole[1];
+    tap_ok(right && fault == NULL, "tp 2, %s: %d and %d halves cross forward and back: %s", row[k].sets, row[k].forward,
+           row[k].back, fault != NULL ? fault : "clean");
+    ts_free(fault);
     ts_free(sets);
     free_grid(&g);
   }
-  tap_ok(bytes[1][0] > 0 && bytes[1][1] > 0 && 2 * bytes[1][0] == bytes[0][0] && 2 * bytes[1][1] == bytes[0][1],
-         "tp 2: %lld bytes cross forward and %lld back, each row once; %lld and %lld where all ranks have all rows",
-         (long long) bytes[1][0], (long long) bytes[1][1], (long long) bytes[0][0], (long long) bytes[0][1]);
 }
 
 /* Validations: forwards of many micro-batches, two slots on each stage. */
@@ -276,7 +294,7 @@ int main(void) {
   }
   test_gathered_table();
   test_forwards();
-  test_rows();
+  test_parts();
   test_faults();
   return tap_done();
 }

@@ -356,11 +356,12 @@ typedef struct ts_deck {
   ts_deck_elasticity elasticity;
   struct {
     int64_t stages;
-    char *schedule;         /**< A row of pass/pipeline.h. */
-    int64_t virtual_stages; /**< Pieces that each stage has, of "interleaved". */
-    char *partition;        /**< "best", "time", "memory", "uniform", "parameters", "type:REGEX". */
-    ts_ints units;          /**< Of each piece; empty: partition decides. */
-    bool decided;           /**< units is what was decided here (run/cuts.h); no key. */
+    char *schedule;                          /**< A row of pass/pipeline.h. */
+    int64_t virtual_stages;                  /**< Pieces that each stage has, of "interleaved". */
+    char *partition;                         /**< "best", "time", "memory", "uniform", "parameters", "type:REGEX". */
+    ts_ints units;                           /**< Of each piece; empty: partition decides. */
+    bool decided;                            /**< units is what was decided here (run/cuts.h); no key. */
+    bool pipe_partitioned, grad_partitioned; /**< Of values alike along tp, their gradients, each sends a part. */
   } pipeline;
   struct {
     double product_flops, memory_bandwidth, link_bandwidth; /**< See ts_rates; 0: nominal. */

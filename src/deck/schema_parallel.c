@@ -7,9 +7,6 @@
     .path = #field, .type = TS_KEY_INT, .status = TS_KEY_REFUSED, .offset = (ptrdiff_t) offsetof(ts_deck, field), \
     .initial = "1", .min = 0, .max = SIZE, .flags = AUTO, .help = help_                                           \
   }
-#define ROWS_CROSS                                                                                           \
-  "ranks along tp send their own rows of the tokens, and nothing is gathered behind, where tensor_parallel." \
-  "sequence_parallel is true, as it is by default; else what they have alike is sent whole"
 #define PIPE(name, type_, initial_, reason) NONE("pipeline." name, type_, initial_, reason)
 #define TP_NONE(name, type_, initial_, reason) NONE("tensor_parallel." name, type_, initial_, reason)
 #define PYTHON(name, what, instead_) \
@@ -97,8 +94,11 @@ static const ts_key rows[] = {
     PIPE("dynamic_shape", BOOL, "false", "shapes are known before the run"),
     ALIAS("pipeline.activation_checkpoint_interval", "activation_checkpointing.interval"),
     ALIAS("pipeline.checkpointable_layers", "activation_checkpointing.layers"),
-    PIPE("pipe_partitioned", BOOL, "true", ROWS_CROSS),
-    PIPE("grad_partitioned", BOOL, "true", ROWS_CROSS),
+    FLAG(
+        pipeline.pipe_partitioned, "true", 0,
+        "Of values that the ranks along tp have alike each sends its part to the next stage, where they are gathered.  "
+        "With tensor_parallel.sequence_parallel each has rows of its own, and nothing is alike."),
+    FLAG(pipeline.grad_partitioned, "true", 0, "Likewise of their gradients, on their way back."),
 
     INTEGER(tensor_parallel.autotp_size, "1", 0, SIZE, AUTO,
             "Ranks that share each product of the model, from 1 to its heads; 0 as 1: none do."),

@@ -183,6 +183,7 @@ bool ts_tokens_fit(const ts_tokens *tokens, int64_t rows, int64_t length);
 /** A tensor that crosses from a piece of a pipeline to the next. */
 typedef struct ts_crossing {
   int64_t wanted;            /**< 1: its gradient comes back; else 0. */
+  int64_t alike;             /**< 1: the ranks along tp have the same, of its gradient too; else 0. */
   int64_t dtype;             /**< A ts_dtype; */
   int64_t n, d[TS_MAX_DIMS]; /**< and its shape's.  All members are as wide, so there is no gap. */
 } ts_crossing;

@@ -79,8 +79,8 @@ void ts_passes_run(ts_graph **graph, ts_pass_context *context, const char *last,
 bool ts_makes_logits(const ts_graph *graph, const ts_node *node);
 
 /** The passes. Not collective. */
-ts_pass_run ts_pass_precision, ts_pass_autocast, ts_pass_shard, ts_pass_tile, ts_pass_stage, ts_pass_autodiff,
-    ts_pass_loss_scale, ts_pass_recompute, ts_pass_head_groups, ts_pass_exchange, ts_pass_zero, ts_pass_fuse,
-    ts_pass_epilogue, ts_pass_schedule, ts_pass_memory;
+ts_pass_run ts_pass_precision, ts_pass_autocast, ts_pass_shard, ts_pass_tile, ts_pass_stage, ts_pass_crossing,
+    ts_pass_autodiff, ts_pass_loss_scale, ts_pass_recompute, ts_pass_head_groups, ts_pass_exchange, ts_pass_zero,
+    ts_pass_fuse, ts_pass_epilogue, ts_pass_schedule, ts_pass_memory;
 
 #endif

@@ -24,6 +24,8 @@ const ts_pass ts_passes[] = {
      "activation checkpointing by unit"},
     {"exchange", ts_pass_exchange, TS_FACT_SHARDED, TS_FACT_EXCHANGED, TS_FACT_LAYOUT, false,
      "attention on the tokens of all ranks, and the messages around it"},
+    {"crossing", ts_pass_crossing, TS_FACT_EXCHANGED, TS_FACT_EXCHANGED, TS_FACT_LAYOUT, false,
+     "of what crosses alike on all ranks along tp, a part each"},
     {"zero", ts_pass_zero, TS_FACT_EXCHANGED, TS_FACT_LAYOUT, TS_FACT_FUSED, false,
      "flat storage, gathers, reductions, the optimizer"},
     {"fuse", ts_pass_fuse, TS_FACT_LAYOUT, TS_FACT_FUSED, TS_FACT_SCHEDULE, false,

@@ -273,20 +273,10 @@ static void finish_sums(writer *w, ts_site at, const ts_node *old, bool scatter)
 
 /* ---- the head, where each rank has logits of its part of the vocabulary ---- */
 
-/* Equal shards of \a each elements. */
-static const int64_t *equal_cuts(ts_shards *shards, int ranks, int64_t each) {
-  int64_t *cuts = ts_malloc((size_t) (ranks + 1) * sizeof *cuts);
-  for (int r = 0; r <= ranks; ++r) {
-    cuts[r] = r * each;
-  }
-  TS_GROW(shards->cuts, shards->n_cuts, shards->cuts_capacity);
-  return shards->cuts[shards->n_cuts++] = cuts;
-}
-
 /* The statistics of all ranks' logits, [ranks][B][T][2]. */
 static ts_tid gather_statistics(writer *w, ts_site at, const char *of, ts_tid stats) {
   int64_t each = ts_tensor_count(at.graph, stats);
-  const int64_t *cuts = equal_cuts(w->shards, w->ranks, each);
+  const int64_t *cuts = ts_shards_equal_cuts(w->shards, each);
   char *name = ts_format("%s.statistics.gather", of), *shaped = ts_format("%s.statistics.all", of);
   ts_piece piece = {.input = 0, .cuts = cuts, .begin = 0, .end = each};
   ts_tid all = ts_build_all_gather(at, name, TS_AXES(TS_AXIS_TP), w->ranks, 1, &stats, NULL, 1, &piece);
@@ -394,11 +384,13 @@ void ts_pass_shard(ts_graph **graph, ts_pass_context *context) {
               .shards = ts_calloc(1, sizeof *w.shards),
               .shared = ts_ids_none((*graph)->n_tensors),
               .complete = ts_ids_none((*graph)->n_tensors)};
+  w.shards->ranks = w.ranks;
   for (ts_nid n = 0; n < (*graph)->n_nodes; ++n) {
     write_node(&w, n);
   }
   complete_results(&w);
   ts_rewrite_marks(&w.rewrite);
+  ts_shards_note_alike(w.shards, sharding, &w.rewrite);
   ts_shards_fill(w.shards, sharding);
   context->shards = w.shards;
   ts_sharding_destroy(&sharding);

@@ -44,6 +44,8 @@ typedef struct ts_shards {
   bool loss_by_rows;   /**< Each rank has the loss of its own tokens; else all have the loss of all. */
   int64_t **cuts;      /**< Owned: of collectives over tp, ranks + 1 cut points each. */
   int n_cuts, cuts_capacity;
+  char **alike; /**< Owned, by name: the values that all ranks have, complete, and so their gradients. */
+  int n_alike, alike_capacity;
 } ts_shards;
 
 /** What a deck says of tensor parallelism, against the model's graph of training. Not collective.
@@ -56,6 +58,13 @@ void ts_shards_destroy(ts_shards **shards);
 
 /** The parameter called \a name, NULL for none, and where \a shards is NULL. Not collective. */
 const ts_shard *ts_shards_find(const ts_shards *shards, const char *name);
+
+/** Have all ranks along tp the value \a name, and will they have its gradient?  False where \a shards is NULL. Not
+ * collective. */
+bool ts_shards_are_alike(const ts_shards *shards, const char *name);
+
+/** Cut points of equal shards of \a each elements, the table's. Not collective. */
+const int64_t *ts_shards_equal_cuts(ts_shards *shards, int64_t each);
 
 /** What rank \a rank along tp holds of a parameter, along its dim.
  * \param [out] out  TS_MOST_RUNS entries.

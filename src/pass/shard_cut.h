@@ -7,6 +7,7 @@
 #ifndef TS_PASS_SHARD_CUT_H
 #define TS_PASS_SHARD_CUT_H
 
+#include "graph/rewrite.h"
 #include "pass/marks.h"
 #include "pass/pass.h"
 #include "pass/shard.h"
@@ -72,6 +73,9 @@ void ts_sharding_cut(ts_sharding *sharding);
 
 /** Free what ts_sharding_create made and set to NULL. Not collective. */
 void ts_sharding_destroy(ts_sharding **sharding);
+
+/** Note which values of the new graph all ranks have alike. Not collective. */
+void ts_shards_note_alike(ts_shards *shards, const ts_sharding *sharding, const ts_rewrite *rewrite);
 
 /** Fill in the table of what was decided; the sharding's dealing moves to it. Not collective. */
 void ts_shards_fill(ts_shards *shards, ts_sharding *sharding);

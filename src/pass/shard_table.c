@@ -18,7 +18,6 @@ static int by_shard_name(const void *a, const void *b) {
 void ts_shards_fill(ts_shards *shards, ts_sharding *s) {
   const ts_graph *g = s->graph;
   shards->shard = ts_calloc((size_t) g->n_tensors + 1, sizeof *shards->shard);
-  shards->ranks = s->context->mesh->size[TS_AXIS_TP];
   for (ts_tid t = 0; t < g->n_tensors; ++t) {
     if (g->tensor[t].role == TS_ROLE_PARAM) {
       shards->shard[shards->n++] = (ts_shard){.name = ts_strdup(g->tensor[t].name),
@@ -36,6 +35,35 @@ void ts_shards_fill(ts_shards *shards, ts_sharding *s) {
   s->dealing = NULL;
 }
 
+static int by_name(const void *a, const void *b) {
+  return strcmp(*(char *const *) a, *(char *const *) b);
+}
+
+void ts_shards_note_alike(ts_shards *shards, const ts_sharding *s, const ts_rewrite *r) {
+  for (ts_tid t = 0; t < s->graph->n_tensors; ++t) {
+    bool value = s->graph->tensor[t].role == TS_ROLE_VALUE && r->map[t] != TS_NONE;
+    if (value && !s->spread[t].dealt && !s->spread[t].rows) {
+      TS_GROW(shards->alike, shards->n_alike, shards->alike_capacity);
+      shards->alike[shards->n_alike++] = ts_strdup(r->to->tensor[r->map[t]].name);
+    }
+  }
+  qsort(shards->alike, (size_t) shards->n_alike, sizeof *shards->alike, by_name);
+}
+
+bool ts_shards_are_alike(const ts_shards *shards, const char *name) {
+  return shards != NULL && shards->n_alike > 0 &&
+         bsearch(&name, shards->alike, (size_t) shards->n_alike, sizeof *shards->alike, by_name) != NULL;
+}
+
+const int64_t *ts_shards_equal_cuts(ts_shards *shards, int64_t each) {
+  int64_t *cuts = ts_malloc((size_t) (shards->ranks + 1) * sizeof *cuts);
+  for (int r = 0; r <= shards->ranks; ++r) {
+    cuts[r] = r * each;
+  }
+  TS_GROW(shards->cuts, shards->n_cuts, shards->cuts_capacity);
+  return shards->cuts[shards->n_cuts++] = cuts;
+}
+
 void ts_shards_destroy(ts_shards **shards) {
   ts_shards *s = *shards;
   if (s == NULL) {
@@ -45,6 +73,10 @@ void ts_shards_destroy(ts_shards **shards) {
     ts_free(s->shard[i].name);
     ts_free(s->shard[i].rule);
   }
+  for (int i = 0; i < s->n_alike; ++i) {
+    ts_free(s->alike[i]);
+  }
+  ts_free(s->alike);
   ts_dealing_destroy(&s->dealing);
   ts_free(s->shard);
   for (int i = 0; i < s->n_cuts; ++i) {

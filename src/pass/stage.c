@@ -133,6 +133,7 @@ int ts_stages_end(const ts_stages *stages) {
 typedef struct cut {
   const ts_graph *from;
   const ts_stages *stages;
+  const ts_shards *shards;
   int *piece;       /* per node */
   int *made, *read; /* per tensor: the piece that makes it (of a leaf -1), the last one that reads it */
   int *answers;     /* per tensor: the last piece that a gradient of it comes from, -1 for none */
@@ -195,9 +196,10 @@ static void find_answers(cut *c) {
   ts_free(reached);
 }
 
-static cut look_at(const ts_graph *g, const ts_stages *stages, const ts_deck *deck) {
+static cut look_at(const ts_graph *g, const ts_stages *stages, const ts_shards *shards, const ts_deck *deck) {
   cut c = {.from = g,
            .stages = stages,
+           .shards = shards,
            .piece = ts_ids_none(g->n_nodes),
            .made = ts_ids_none(g->n_tensors),
            .read = ts_ids_none(g->n_tensors),
@@ -226,6 +228,7 @@ static int find_crossings(const cut *c, int boundary, ts_tid **tensors, ts_cross
       const ts_tensor *tensor = &g->tensor[t];
       ts_crossing *k = &(*crossings)[n];
       k->wanted = c->wanted[t] && c->answers[t] > boundary;
+      k->alike = ts_shards_are_alike(c->shards, tensor->name);
       k->dtype = (int64_t) tensor->dtype;
       k->n = tensor->shape.n;
       memcpy(k->d, tensor->shape.d, sizeof k->d);
@@ -333,7 +336,7 @@ void ts_pass_stage(ts_graph **graph, ts_pass_context *context) {
     return;
   }
   set_chunks(*graph, context->stages);
-  cut c = look_at(*graph, context->stages, context->deck);
+  cut c = look_at(*graph, context->stages, context->shards, context->deck);
   ts_rewrite r = ts_rewrite_begin(*graph);
   int rank = context->mesh->coord[TS_AXIS_PP];
   for (int chunk = 0; chunk < context->stages->pipeline.chunks; ++chunk) {
@@ -429,7 +432,7 @@ ts_status ts_stages_check(const ts_graph *model, const ts_deck *deck, const ts_m
     return status;
   }
   ts_stages *stages = ts_stages_create(model, deck, mesh, backend);
-  cut c = look_at(model, stages, deck);
+  cut c = look_at(model, stages, NULL, deck);
   status = check_tied(&c, deck, err);
   status = status == TS_OK ? check_direction(&c, deck, err) : status;
   free_cut(&c);
