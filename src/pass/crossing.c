@@ -16,7 +16,7 @@ typedef struct crosser {
   bool of_values, of_gradients; /* are sent in parts */
 } crosser;
 
-static int64_t elements_of(const ts_crossing *k) {
+static int64_t crossing_elements(const ts_crossing *k) {
   const ts_shape shape = ts_crossing_shape(k);
   int64_t count = 1;
   for (int i = 0; i < shape.n; ++i) {
@@ -29,7 +29,7 @@ static int64_t elements_of(const ts_crossing *k) {
 static bool is_parted(const crosser *c, const ts_node *message, int i) {
   const ts_crossing *k = &message->attr.message.crossing[i];
   return (message->attr.message.back ? c->of_gradients : c->of_values) && k->alike != 0 &&
-         elements_of(k) % c->ranks == 0;
+         crossing_elements(k) % c->ranks == 0;
 }
 
 /* What the message has then; the caller's (ts_free). */
@@ -39,8 +39,10 @@ static ts_crossing *part_crossings(const crosser *c, const ts_node *message) {
   for (int i = 0; i < n; ++i) {
     parted[i] = message->attr.message.crossing[i];
     if (is_parted(c, message, i)) {
-      parted[i] = (ts_crossing){
-          .wanted = parted[i].wanted, .dtype = parted[i].dtype, .n = 1, .d = {elements_of(&parted[i]) / c->ranks}};
+      parted[i] = (ts_crossing){.wanted = parted[i].wanted,
+                                .dtype = parted[i].dtype,
+                                .n = 1,
+                                .d = {crossing_elements(&parted[i]) / c->ranks}};
     }
   }
   return parted;

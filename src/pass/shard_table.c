@@ -35,7 +35,7 @@ void ts_shards_fill(ts_shards *shards, ts_sharding *s) {
   s->dealing = NULL;
 }
 
-static int by_name(const void *a, const void *b) {
+static int by_alike_name(const void *a, const void *b) {
   return strcmp(*(char *const *) a, *(char *const *) b);
 }
 
@@ -47,12 +47,12 @@ void ts_shards_note_alike(ts_shards *shards, const ts_sharding *s, const ts_rewr
       shards->alike[shards->n_alike++] = ts_strdup(r->to->tensor[r->map[t]].name);
     }
   }
-  qsort(shards->alike, (size_t) shards->n_alike, sizeof *shards->alike, by_name);
+  qsort(shards->alike, (size_t) shards->n_alike, sizeof *shards->alike, by_alike_name);
 }
 
 bool ts_shards_are_alike(const ts_shards *shards, const char *name) {
   return shards != NULL && shards->n_alike > 0 &&
-         bsearch(&name, shards->alike, (size_t) shards->n_alike, sizeof *shards->alike, by_name) != NULL;
+         bsearch(&name, shards->alike, (size_t) shards->n_alike, sizeof *shards->alike, by_alike_name) != NULL;
 }
 
 const int64_t *ts_shards_equal_cuts(ts_shards *shards, int64_t each) {

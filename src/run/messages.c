@@ -1,4 +1,5 @@
-/* Messages between the pieces of a pipeline: posted when their place is free, complete where what they bring is read. */
+/* Messages between the pieces of a pipeline: posted when their place is free, complete where what they bring is
+ * read. */
 #include "base/log.h"
 #include "run/bound.h"
 
