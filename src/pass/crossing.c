@@ -1,7 +1,7 @@
-/* What crosses from a piece of a pipeline to the next is, where the ranks along tp have it alike, sent by each in part and
- * gathered behind the message: 1 / tp of the bytes go from stage to stage, all of them between the ranks of one, which are
- * near each other (Megatron-LM's scatter-gather, Narayanan et al. 2021, section 4.1; DeepSpeed's pipe_partitioned and
- * grad_partitioned).  Values stay what they are, bit for bit. */
+/* What crosses from a piece of a pipeline to the next is, where the ranks along tp have it alike, sent by each in part
+ * and gathered behind the message: 1 / tp of the bytes go from stage to stage, all of them between the ranks of one,
+ * which are near each other (Megatron-LM's scatter-gather, Narayanan et al. 2021, section 4.1; DeepSpeed's
+ * pipe_partitioned and grad_partitioned).  Values stay what they are, bit for bit. */
 #include "pass/pass.h"
 
 #include "base/memory.h"
