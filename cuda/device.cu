@@ -113,7 +113,8 @@ void ts_cuda_check(cudaError_t code, const char *file, int line, const char *cal
   if (is_late(code)) {
     ts_die(file, line,
            "device %d, op %s: %s failed: %s (%s).  Something queued before may have done it; queued last: "
-           "%s%s.  For the op: environment CUDA_LAUNCH_BLOCKING=1 and --set run.cuda_graphs=false",
+           "%s%s.  For the op, where pipeline.stages is 1: environment CUDA_LAUNCH_BLOCKING=1 and "
+           "--set run.cuda_graphs=false",
            d->number, ts_cuda_op(), call, cudaGetErrorName(code), cudaGetErrorString(code), ts_cuda_run(),
            ts_cuda_run_is_recorded() ? ", recorded" : "");
   }
@@ -123,7 +124,13 @@ void ts_cuda_check(cudaError_t code, const char *file, int line, const char *cal
 
 /* ---- binding ---- */
 
+/* Before CUDA's first call.  Queues that share one of the device hold each other up, and pipelines have many. */
+static void prepare_environment(void) {
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+}
+
 int ts_cuda_driver(int *built) {
+  prepare_environment();
   int driver = 0;
   *built = CUDART_VERSION;
   (void) cudaDriverGetVersion(&driver);
@@ -132,6 +139,7 @@ int ts_cuda_driver(int *built) {
 }
 
 int ts_cuda_devices(void) {
+  prepare_environment();
   int n = 0, driver = 0;
   if (cudaGetDeviceCount(&n) != cudaSuccess || cudaDriverGetVersion(&driver) != cudaSuccess) {
     (void) cudaGetLastError();
@@ -574,7 +582,7 @@ ts_status ts_cuda_open(const ts_cuda_options *o, ts_error *err) {
       event_destroy, record_event, announce_event, wait,          seconds,      finish_event,   set_time_limit,
       capture_begin, capture_end,  replay,         graph_destroy, set_op,       set_run,        choices_measure,
       choices_write, choices_read, refuses,        peak_flops,    used_bytes,   available_bytes};
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); /* queues that share one hold each other up: pipelines have many */
+  prepare_environment();
   ts_status status = opened != NULL ? TS_OK : check_driver(err);
   if (opened != NULL || status != TS_OK) {
     return status;

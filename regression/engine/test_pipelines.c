@@ -296,7 +296,8 @@ static u_run train_u(ts_world *world, const char *sets) {
 /* Relayed through the stages between, forward and back. */
 static void test_skips(const worlds *w) {
   static const char *const more[] = {"pipeline.schedule=1f1b",
-                                     "pipeline.schedule=gpipe zero_optimization.stage=2",
+                                     "pipeline.schedule=gpipe zero_optimization.stage=2 "
+                                     "debug.check_finite=true",
                                      "pipeline.schedule=zb_h1 bf16.enabled=true",
                                      "pipeline.schedule=interleaved zero_optimization.stage=3",
                                      "pipeline.schedule=zb_v",

@@ -215,9 +215,12 @@ void ts_world_device_place(ts_world *world);
  * not collective. */
 ts_comm *ts_world_device_comm(ts_world *world, const ts_mesh *mesh, unsigned axes);
 
-/** A line for memory of this process's GPU, over a communicator and a queue of its own for each number and direction:
- * what it waits for holds nothing else up.  All ranks of the group make theirs in ascending order of the numbers.
- * Collective over the two ranks at the first line of a number, as NCCL connects them, then not collective. */
+/** Make the way for lines of a number, unless it is there: a communicator and a queue of their own, so that what they
+ * wait for holds nothing else up.  All ranks of the group do so in ascending order of the numbers.  It is the world's,
+ * which goes before the device is closed. Collective over the two ranks, which NCCL connects. */
+void ts_world_device_connect(ts_world *world, const ts_mesh *mesh, unsigned axes, bool sends, int peer, int number);
+
+/** A line for memory of this process's GPU over a way that is there. Not collective. */
 ts_message_line *ts_world_device_line_create(ts_world *world, const ts_mesh *mesh, unsigned axes, bool sends, int peer,
                                              int number, const ts_message_part *part, int n);
 

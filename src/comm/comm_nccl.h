@@ -1,6 +1,7 @@
 /** \file
  * A communicator over NCCL: the table of comm.h on memory of this process's GPU, on top of an MPI communicator of the
- * same group.  Operations are queued on TS_QUEUE_COMM of the CUDA backend.  Private to this room and its tests.
+ * same group, whose operations are queued on TS_QUEUE_COMM of the CUDA backend; and messages, on queues of their own.
+ * Private to this room and its tests.
  *
  * A failure ends the job (class b), whenever it shows: at a call, or while the host waits for the device
  * (cuda/device.h's watchers), with rank, host, the collective that this rank queued last and NCCL's own text.

@@ -42,7 +42,7 @@ static void name_group(const ts_comm_nccl *c, char *text, size_t bytes) {
 static void name_last(const ts_comm_nccl *c, bool waits, char *text, size_t bytes) {
   if (c->number == 0) {
     snprintf(text, bytes, "it was being made");
-  } else if (waits && ts_cuda_run_is_recorded()) {
+  } else if (waits && c->last != TS_MESSAGE && ts_cuda_run_is_recorded()) {
     snprintf(text, bytes,
              "its collectives are recorded and replayed with the step, queued last: %s; which of them it is in is not "
              "known, "

@@ -253,15 +253,19 @@ static ts_nccl_lane *find_lane(const ts_world *w, const ts_comm_mpi *mpi, bool s
   return NULL;
 }
 
+void ts_world_device_connect(ts_world *world, const ts_mesh *mesh, unsigned axes, bool sends, int peer, int number) {
+  ts_comm_mpi *mpi = (ts_comm_mpi *) ts_world_comm(world, mesh, axes);
+  if (find_lane(world, mpi, sends, peer, number) == NULL) {
+    TS_GROW(world->lane, world->n_lanes, world->lane_capacity);
+    world->lane[world->n_lanes++] = ts_nccl_lane_create(mpi, sends, peer, number, &world->device_options);
+  }
+}
+
 ts_message_line *ts_world_device_line_create(ts_world *world, const ts_mesh *mesh, unsigned axes, bool sends, int peer,
                                              int number, const ts_message_part *part, int n) {
-  ts_comm_mpi *mpi = (ts_comm_mpi *) ts_world_comm(world, mesh, axes);
+  const ts_comm_mpi *mpi = (const ts_comm_mpi *) ts_world_comm(world, mesh, axes);
   ts_nccl_lane *lane = find_lane(world, mpi, sends, peer, number);
-  if (lane == NULL) {
-    lane = ts_nccl_lane_create(mpi, sends, peer, number, &world->device_options);
-    TS_GROW(world->lane, world->n_lanes, world->lane_capacity);
-    world->lane[world->n_lanes++] = lane;
-  }
+  TS_CHECK(lane != NULL, "the way for message %d is not there", number);
   return ts_nccl_line_create(lane, sends, part, n);
 }
 

@@ -103,8 +103,9 @@ ts_status ts_engine_choose(ts_engine *e, ts_error *err) {
   }
   int before = count_choices(device);
   const ts_mesh mesh = ts_mesh_at(&e->mesh, 0);
-  for (int i = 0; i < mesh.size[TS_AXIS_TP]; ++i) {
-    choose_on(e, device, ts_mesh_group_member(&mesh, TS_AXES(TS_AXIS_TP), i));
+  const unsigned axes = TS_AXES(TS_AXIS_TP) | TS_AXES(TS_AXIS_PP); /* along which ranks have other products */
+  for (int i = 0; i < ts_mesh_group_size(&mesh, axes); ++i) {
+    choose_on(e, device, ts_mesh_group_member(&mesh, axes, i));
   }
   if (first) {
     warn_incomplete(e, count_choices(device) - before);

@@ -24,6 +24,7 @@ typedef struct lowering {
   int newest;    /* event of COMPUTE since which nothing was launched, -1: none */
   int last;      /* event of COMM's last collective in this range, -1: it was waited for */
   bool open;     /* a range */
+  bool sends;    /* something that leaves when it is queued */
 } lowering;
 
 static void emit_command(lowering *l, ts_lowered_kind kind, ts_queue queue, ts_nid node, int event) {
@@ -41,6 +42,7 @@ static void open_range(lowering *l) {
     emit_command(l, TS_LOWERED_CAPTURE_BEGIN, TS_QUEUE_COMPUTE, TS_NONE, -1);
     ++l->to->n_ranges;
     l->open = true;
+    l->sends = false;
     l->newest = -1;
   }
 }
@@ -79,6 +81,7 @@ static void lower_message(lowering *l, const ts_graph *graph, ts_nid node) {
     emit_command(l, TS_LOWERED_RECEIVED, TS_QUEUE_COMPUTE, node, -1);
   } else {
     open_range(l);
+    l->sends = true;
     emit_command(l, TS_LOWERED_SEND, TS_QUEUE_COMPUTE, node, -1);
   }
 }
@@ -88,6 +91,9 @@ static void lower_instruction(lowering *l, const ts_graph *graph, const ts_instr
   if (ts_node_is_message(&graph->node[node])) {
     lower_message(l, graph, node);
     return;
+  }
+  if (l->sends && instruction->kind == TS_ISSUE && (graph->node[node].attr.comm.axes & TS_AXES(TS_AXIS_PP)) != 0) {
+    close_range(l, graph->n_nodes); /* other stages come to it behind what this one has not sent yet */
   }
   open_range(l);
   switch (instruction->kind) {

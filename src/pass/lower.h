@@ -8,7 +8,8 @@
  * results.
  *
  * Messages of pipelines have queues of their own, outside of recordings.  A run's range ends where it waits for one and
- * another begins behind; what is sent is there at its command, and leaves when the range is queued.
+ * another begins behind; what is sent is there at its command, and leaves when the range is queued, which ends before a
+ * collective of several stages.
  *
  * A pure function of graph, schedule and plan: it is made, dumped and verified where there is no device.  The commands
  * of a run are the same in every slot of the step, whose memory lies apart.  Nothing here is collective.
@@ -61,9 +62,9 @@ ts_lowered *ts_lower(const ts_graph *graph, const ts_schedule *schedule, unsigne
 void ts_lowered_destroy(ts_lowered **commands);
 
 /** Check that two commands that touch the same bytes of an arena, one of them writing, are ordered by queues and
- * events; that nothing is touched outside the slot, nothing of a message under way; that every event is recorded before
- * it is waited for; that a capture range holds only what can be captured, begins on COMPUTE and joins every queue that
- * took part before its end; and that the same holds at the end of the run.
+ * events; that nothing is touched outside the slot, nothing that this run sends or waits for while it does; that every
+ * event is recorded before it is waited for; that a capture range holds only what can be captured, begins on COMPUTE
+ * and joins every queue that took part before its end; and that the same holds at the end of the run.
  * \return NULL, or the first thing that is wrong, owned by the caller (ts_free). Not collective. */
 char *ts_lowered_verify(const ts_lowered *commands, const ts_graph *graph, const ts_plan *plan);
 

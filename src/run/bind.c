@@ -1,4 +1,4 @@
-/* Binding programs: communicators and kernels first, then memory, then addresses. */
+/* Binding programs: communicators, ways of messages and kernels first, then memory, then addresses. */
 #include "base/memory.h"
 #include "pass/storage.h"
 #include "run/bound.h"
@@ -25,6 +25,30 @@ static unsigned axes_of(const ts_node *node) {
   return ts_node_is_collective(node) ? node->attr.comm.axes : ts_node_is_message(node) ? TS_AXES(TS_AXIS_PP) : 0;
 }
 
+/* Messages over a boundary are numbered by it and by their direction. */
+static int message_number(const ts_node *message) {
+  return 2 * message->attr.message.boundary + message->attr.message.back;
+}
+
+/* All ranks connect in the order of the numbers. */
+static void connect_messages(ts_executor *e, const ts_program *program) {
+  const ts_graph *g = program->graph;
+  int left = 0;
+  for (ts_nid n = 0; n < g->n_nodes && e->device != NULL; ++n) {
+    left += ts_node_is_message(&g->node[n]);
+  }
+  for (int number = 0; left > 0; ++number) {
+    for (ts_nid n = 0; n < g->n_nodes; ++n) {
+      const ts_node *node = &g->node[n];
+      if (ts_node_is_message(node) && message_number(node) == number) {
+        ts_world_device_connect(e->options.world, &program->mesh, TS_AXES(TS_AXIS_PP), node->op == TS_OP_SEND,
+                                node->attr.message.peer, number);
+        --left;
+      }
+    }
+  }
+}
+
 /* Ranks come to what they share by different nodes: communicators are made in the order of their axes. */
 static void connect_program(ts_executor *e, const ts_program *program) {
   const ts_graph *g = program->graph;
@@ -37,6 +61,7 @@ static void connect_program(ts_executor *e, const ts_program *program) {
       }
     }
   }
+  connect_messages(e, program);
 }
 
 static void prepare_program(ts_executor *e, ts_bound_program *p) {
@@ -99,11 +124,6 @@ static void bind_exchange(ts_bound_node *b) {
     b->exchanged->x[i].data = (void *) b->in[i];
     b->exchanged->y[i].data = b->out[i];
   }
-}
-
-/* Messages over a boundary are numbered by it and by their direction. */
-static int message_number(const ts_node *message) {
-  return 2 * message->attr.message.boundary + message->attr.message.back;
 }
 
 static void bind_message(ts_executor *e, const ts_mesh *mesh, ts_bound_node *b) {
@@ -169,16 +189,11 @@ static void bind_node(ts_executor *e, ts_bound_program *p, ts_nid n, ts_bound_vi
   }
 }
 
-/* Messages are in slots alone, one of the first views for each.  All ranks open their lines in the order of numbers. */
+/* Messages are in slots alone, one of the first views for each. */
 static void bind_messages(ts_executor *e, ts_bound_program *p) {
-  const ts_graph *g = p->program->graph;
-  for (int number = 0, left = p->n_messages; left > 0; ++number) {
-    for (int i = 0; i < p->n_messages; ++i) {
-      bool due = message_number(&g->node[p->message[i]]) == number;
-      left -= due;
-      for (int slot = 0; due && slot < ts_step_slots(&p->program->step); ++slot) {
-        bind_node(e, p, p->message[i], &p->view[slot]);
-      }
+  for (int i = 0; i < p->n_messages; ++i) {
+    for (int slot = 0; slot < ts_step_slots(&p->program->step); ++slot) {
+      bind_node(e, p, p->message[i], &p->view[slot]);
     }
   }
 }
@@ -263,6 +278,9 @@ ts_executor *ts_executor_create(const ts_program *const *programs, int n_program
   for (int i = 0; i < n_programs; ++i) {
     bind_program(e, &e->program[i]);
   }
+  for (int i = 0; i < n_programs && e->device != NULL; ++i) {
+    ts_walk_device_warm(e, &e->program[i]);
+  }
   if (e->device == NULL) {
     e->stream = ts_stream_create(overlaps(programs, n_programs) && !options->memcheck && may_have_thread(e));
   }
@@ -305,6 +323,7 @@ static void release_device(ts_executor *e) {
     device->ops->event_destroy(device, e->span[i].begin);
     device->ops->event_destroy(device, e->span[i].end);
   }
+  device->ops->event_destroy(device, e->first);
   ts_free(e->span);
 }
 

@@ -101,6 +101,8 @@ struct ts_executor {
   int next_image; /**< The one queued longest ago. */
   ts_span *span;
   int n_spans, capacity_spans, used_spans;
+  void *first; /**< Event: the begin of the first run since times were taken, */
+  bool counts; /**< and whether there was one. */
 };
 
 /** Where this rank says what it does: its world's record; NULL without a world. Not collective. */
@@ -142,7 +144,7 @@ void ts_walk_host(ts_executor *executor, ts_bound_program *program, ts_run run);
 
 /** Post what pipelines' neighbours will send for the runs whose place is free when run \a run of the step begins.
  * Not collective. */
-void ts_messages_post(ts_bound_program *program, int64_t run);
+void ts_messages_post(ts_executor *executor, ts_bound_program *program, int64_t run);
 
 /** Wait for a message: what is computed, or queued, from now on comes behind it. Not collective, but waits for the
  * peer. */
@@ -164,6 +166,16 @@ void ts_walk_device(ts_executor *executor, ts_bound_program *program, ts_run run
 
 /** Add what spans say to the times, and forget them; waits for the device. Not collective. */
 void ts_walk_device_take_spans(ts_executor *executor);
+
+/** Of a program with messages: call each product and attention once, before the first message, as libraries may load
+ * what they need when they are first called, and wait until the device is idle, which it is not while a receive waits
+ * for a neighbour. Not collective. */
+void ts_walk_device_warm(ts_executor *executor, ts_bound_program *program);
+
+/** Of such a program, at the end of a step: wait for the device, which shows that a peer is dead where a call of MPI
+ * would not; and record what ran and is not recorded, while no message is under way. Not collective, but waits for
+ * peers. */
+void ts_walk_device_end_step(ts_executor *executor, ts_bound_program *program);
 
 /** Free what walking made. Not collective. */
 void ts_walk_device_release(ts_executor *executor, ts_bound_program *program);

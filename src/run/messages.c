@@ -23,14 +23,24 @@ void ts_messages_wait(ts_executor *e, ts_bound_node *b) {
   ts_bound_observe(b, true, start);
 }
 
-void ts_messages_post(ts_bound_program *p, int64_t run) {
+static void post_receive(ts_executor *e, ts_bound_node *b) {
+  if (e->device != NULL) {
+    e->device->ops->set_op(e->device, b->call.node->name);
+  }
+  ts_message_start(b->line);
+  if (e->device != NULL) {
+    e->device->ops->set_op(e->device, NULL);
+  }
+}
+
+void ts_messages_post(ts_executor *e, ts_bound_program *p, int64_t run) {
   const ts_step_runs *step = &p->program->step;
   for (int64_t k = step->posted_before[run]; k < step->posted_before[run + 1]; ++k) {
     ts_run of = ts_step_run(step, step->posted[k]);
     for (int i = 0; i < p->n_messages; ++i) {
       ts_bound_node *b = message_of(p, i, ts_run_slot(of));
       if (b->call.node->op == TS_OP_RECEIVE && ts_run_has(step, of, p->program->graph, b->call.node)) {
-        ts_message_start(b->line);
+        post_receive(e, b);
       }
     }
   }

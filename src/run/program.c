@@ -209,8 +209,19 @@ static ts_status check_own(const ts_program_options *o, const ts_graph *own, ts_
   return status == TS_OK && o->use == TS_MODEL_TRAIN && o->evaluates ? check_evaluation(o, own, err) : status;
 }
 
+/* Each piece has messages with two neighbours in two directions, each a queue of the device, which has so many that do
+ * not hold each other up. */
+enum { DEVICE_QUEUES = 32, PIECE_QUEUES = 4, MOST_DEVICE_PIECES = (DEVICE_QUEUES - TS_N_QUEUES) / PIECE_QUEUES };
+
 /* What pipelines cannot have. */
 static ts_status check_pipeline(const ts_program_options *o, ts_error *err) {
+  ts_pipeline pipeline = ts_deck_pipeline(o->deck, o->mesh);
+  if (o->target.backend != NULL && o->target.backend->device != NULL && pipeline.chunks > MOST_DEVICE_PIECES) {
+    return ts_deck_error(o->deck, "pipeline.virtual_stages", err,
+                         "%d: a GPU has queues for the messages of %d pieces; "
+                         "accepted: 1 to %d",
+                         pipeline.chunks, MOST_DEVICE_PIECES, MOST_DEVICE_PIECES);
+  }
   return o->mesh->size[TS_AXIS_PP] > 1 && o->by_hand
              ? ts_deck_error(o->deck, "pipeline.stages", err,
                              "%lld: forward, backward and step by hand are of one stage, as micro-batches of "

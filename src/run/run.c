@@ -96,12 +96,14 @@ void ts_executor_run(ts_executor *e, int index, int64_t run) {
   ts_bound_program *p = &e->program[index];
   const ts_step_runs *step = &p->program->step;
   if (p->n_messages > 0) {
-    ts_messages_post(p, run);
+    ts_messages_post(e, p, run);
   }
   ts_executor_run_one(e, index, ts_step_run(step, run));
   if (p->n_messages > 0 && run == step->n - 1) {
     ts_messages_finish(e, p);
-    ts_executor_finish(e); /* who waits for the device sees that a peer is dead, who waits in MPI for it does not */
+  }
+  if (p->n_messages > 0 && run == step->n - 1 && e->device != NULL) {
+    ts_walk_device_end_step(e, p);
   }
 }
 
@@ -114,6 +116,7 @@ ts_executor_times ts_executor_take_times(ts_executor *e) {
   ts_executor_times times = e->times;
   e->times = (ts_executor_times){0};
   e->began = 0;
+  e->counts = false;
   return times;
 }
 

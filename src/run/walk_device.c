@@ -104,28 +104,43 @@ static void queue_commands(ts_executor *e, const ts_bound_view *view, const ts_b
   e->device->ops->set_op(e->device, NULL);
 }
 
-/* The first time libraries may still make things. */
-static bool records(const ts_executor *e, const ts_bound_run *r) {
-  return e->options.graphs && e->options.observer == NULL && !e->options.check_finite && r->times > 0;
+static bool wants_recordings(const ts_executor *e) {
+  return e->options.graphs && e->options.observer == NULL && !e->options.check_finite;
 }
 
-/* Range number \a range, whose commands begin at \a begin.  \return where they end. */
-static int queue_range(ts_executor *e, const ts_bound_view *view, const ts_bound_node *message, const ts_bound_run *r,
-                       int range, int begin) {
-  ts_device *device = e->device;
+/* The first time libraries may still make things.  With messages recordings are made at the end of a step. */
+static bool records(const ts_executor *e, const ts_bound_program *p, const ts_bound_run *r) {
+  return wants_recordings(e) && r->times > 0 && (p->n_messages == 0 || r->graph[0] != NULL);
+}
+
+/* Where the range that begins at a command ends. */
+static int end_of_range(const ts_bound_run *r, int begin) {
   int end = begin;
   while (r->commands->command[end].kind != TS_LOWERED_CAPTURE_END) {
     ++end;
   }
-  if (!records(e, r)) {
-    queue_commands(e, view, message, r, begin, end);
-  } else {
-    if (r->graph[range] == NULL) {
-      device->ops->capture_begin(device);
-      queue_commands(e, view, message, r, begin, end);
-      r->graph[range] = device->ops->capture_end(device);
-    }
+  return end;
+}
+
+static void record_range(ts_executor *e, const ts_bound_view *view, const ts_bound_node *message, const ts_bound_run *r,
+                         int range, int begin) {
+  if (r->graph[range] == NULL) {
+    e->device->ops->capture_begin(e->device);
+    queue_commands(e, view, message, r, begin, end_of_range(r, begin));
+    r->graph[range] = e->device->ops->capture_end(e->device);
+  }
+}
+
+/* Range number \a range, whose commands begin at \a begin.  \return where they end. */
+static int queue_range(ts_executor *e, const ts_bound_program *p, const ts_bound_view *view,
+                       const ts_bound_node *message, const ts_bound_run *r, int range, int begin) {
+  ts_device *device = e->device;
+  int end = end_of_range(r, begin);
+  if (records(e, p, r)) {
+    record_range(e, view, message, r, range, begin);
     device->ops->replay(device, r->graph[range]);
+  } else {
+    queue_commands(e, view, message, r, begin, end);
   }
   for (int i = begin; i < end; ++i) {
     const ts_lowered_command *c = &r->commands->command[i];
@@ -160,7 +175,7 @@ void ts_walk_device_take_spans(ts_executor *e) {
     (span->waits ? e->times.waited : e->times.phase)[span->phase] +=
         device->ops->seconds(device, span->begin, span->end);
     if (!span->waits && span->phase != TS_RUN_UPDATE) {
-      e->times.span = device->ops->seconds(device, e->span[0].begin, span->end);
+      e->times.span = device->ops->seconds(device, e->first, span->end);
     }
   }
   e->used_spans = 0;
@@ -205,10 +220,59 @@ static void queue_run_commands(ts_executor *e, const ts_bound_program *p, const 
     switch (c->kind) {
       case TS_LOWERED_COPY_IN: ts_bound_copy_in(e, p, view->at); break;
       case TS_LOWERED_RECEIVED: queue_wait(e, &message[c->node], phase); break;
-      case TS_LOWERED_CAPTURE_BEGIN: i = queue_range(e, view, message, r, range++, i + 1); break;
+      case TS_LOWERED_CAPTURE_BEGIN: i = queue_range(e, p, view, message, r, range++, i + 1); break;
       default: break;
     }
   }
+}
+
+static void record_run(ts_executor *e, const ts_bound_program *p, const ts_bound_view *view, const ts_bound_run *r) {
+  const ts_bound_node *message = p->view[ts_run_slot(view->at)].node;
+  for (int i = 0, range = 0; i < r->commands->n; ++i) {
+    if (r->commands->command[i].kind == TS_LOWERED_CAPTURE_BEGIN) {
+      record_range(e, view, message, r, range++, i + 1);
+    }
+  }
+}
+
+void ts_walk_device_end_step(ts_executor *e, ts_bound_program *p) {
+  ts_heartbeat_wait(ts_bound_heartbeat(e), "wait.for.device", p->group);
+  ts_executor_finish(e);
+  ts_heartbeat_leave(ts_bound_heartbeat(e));
+  for (int v = 0; v < p->n_views && wants_recordings(e); ++v) {
+    for (int i = 0; i < p->n_chunks * p->program->step.n_kinds; ++i) {
+      if (p->view[v].run[i].times > 0) {
+        record_run(e, p, &p->view[v], &p->view[v].run[i]);
+      }
+    }
+  }
+}
+
+static void warm_run(ts_executor *e, ts_bound_program *p, ts_run run) {
+  const ts_graph *g = p->program->graph;
+  const ts_bound_view *view = ts_bound_view_of(e, p, run);
+  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+    if ((ts_op_get(g->node[n].op)->flags & TS_OP_PRODUCT) != 0 && ts_run_has(&p->program->step, run, g, &g->node[n])) {
+      e->device->ops->set_op(e->device, g->node[n].name);
+      view->node[n].kernel->run(&view->node[n].call);
+    }
+  }
+  e->device->ops->set_op(e->device, NULL);
+}
+
+void ts_walk_device_warm(ts_executor *e, ts_bound_program *p) {
+  const ts_step_runs *step = &p->program->step;
+  bool *warm = ts_calloc((size_t) (p->n_chunks * step->n_kinds) + 1, sizeof *warm);
+  for (int64_t i = 0; i < step->n && p->n_messages > 0; ++i) {
+    ts_run run = ts_step_run(step, i);
+    bool *is_warm = &warm[run.chunk * step->n_kinds + run.kind];
+    if (!*is_warm) {
+      warm_run(e, p, run);
+      *is_warm = true;
+    }
+  }
+  ts_free(warm);
+  ts_executor_finish(e);
 }
 
 void ts_walk_device(ts_executor *e, ts_bound_program *p, ts_run run) {
@@ -221,15 +285,20 @@ void ts_walk_device(ts_executor *e, ts_bound_program *p, ts_run run) {
   if (e->used_spans + 1 + p->n_messages > SPANS) {
     ts_walk_device_take_spans(e);
   }
-  const int at = (int) (next_span(e, kind->phase, false) - e->span);
+  next_span(e, kind->phase, false);
+  const int at = e->used_spans - 1;
   if (e->options.observer != NULL) {
     ts_executor_finish(e); /* or the host's clock would say nothing about the device's begin */
   }
   ts_bound_wait_for_image(e, p);
   double start = ts_seconds();
   ts_heartbeat_enter(ts_bound_heartbeat(e), queueing[kind->phase], p->group);
-  device->ops->set_run(device, kind->title, records(e, r));
+  device->ops->set_run(device, kind->title, records(e, p, r));
   ts_messages_wait_for_sends(e, p, run);
+  if (!e->counts) {
+    mark(device, &e->first, TS_QUEUE_COMPUTE);
+    e->counts = true;
+  }
   device->ops->record(device, e->span[at].begin, TS_QUEUE_COMPUTE);
   queue_run_commands(e, p, view, message, r, kind->phase);
   device->ops->record(device, e->span[at].end, TS_QUEUE_COMPUTE);
