@@ -102,4 +102,11 @@ ts_nid ts_sim_message_uses(const ts_sim_rank *rank, ts_sim_extent at, bool also_
  * \return a fault, or NULL: the two differ. Not collective. */
 char *ts_sim_match_messages(ts_simulation *simulation, bool *moved);
 
+/** Complete the collective at the head of a rank's queue, if the rank is the first of the group and everybody has come
+ * to it. \return a fault, or NULL: two members differ. Not collective. */
+char *ts_sim_match_collective(ts_simulation *simulation, ts_sim_rank *first, bool *moved);
+
+/** Nobody can move: who waits for whom, from the first that is not done; the caller's (ts_free). Not collective. */
+char *ts_sim_explain_deadlock(const ts_simulation *simulation);
+
 #endif
