@@ -550,7 +550,7 @@ static void check_row(const struct gradient_row *row) {
 /* Of two tensors that cross, one wanted: the message that goes the other way has its gradient alone. */
 static void check_messages(void) {
   gradient_case c = {.graph = ts_graph_create()};
-  static const ts_crossing crossing[] = {{1, TS_F32, 3, {2, 3, 8}}, {0, TS_F32, 2, {3, 2}}};
+  static const ts_crossing crossing[] = {{1, 0, TS_F32, 3, {2, 3, 8}}, {0, 0, TS_F32, 2, {3, 2}}};
   const ts_attr message = {.message = {.boundary = 4, .peer = 2, .n = 2, .crossing = crossing}};
   const ts_tid x[] = {numbers(&c, "a", activations()), numbers(&c, "b", TS_SHAPE(3, 2))};
   ts_tid dy = numbers(&c, "dy", activations()), y = ts_build_receive(ts_graph_site(c.graph), "from", &message, NULL);

@@ -53,7 +53,7 @@ static ts_range range[] = {{0, 5, 0, 1, 0}, {8, 12, 0, 1, 0}};
 static ts_range some[] = {{0, 5, 0, 1, 0}, {5, 0, 0, 1, 0}, {8, 12, 0, 1, 0}};
 static ts_matrix matrices[] = {{0, 2, 3, 2, 0}, {16, 3, 4, 1, 0}, {28, 3, 2, 1, 1}};
 
-static const ts_crossing crossings[] = {{1, TS_F32, 2, {3, 4}}, {0, TS_F32, 1, {5}}};
+static const ts_crossing crossings[] = {{1, 1, TS_F32, 2, {3, 4}}, {0, 0, TS_F32, 1, {5}}};
 static ts_piece piece[] = {{0, cuts, 0, 5}};
 /* extents of two outputs; three blocks that leave two inputs; four that arrive, some in one place */
 static ts_block blocks[] = {{.rows = {0, 3}, .columns = {0, 2}},
