@@ -53,6 +53,10 @@ static const ts_key rows[] = {
              "Units of each piece, in order, instead of pipeline.partition: a run's deck.cfg has here what was chosen, "
              "which "
              "counts as long as it has as many pieces."),
+    FLAG(pipeline.pipe_partitioned, "true", 0,
+         "Of what the ranks along tp have alike each sends its part to the next stage, where they are gathered.  With "
+         "tensor_parallel.sequence_parallel each has rows of its own, and nothing is alike."),
+    FLAG(pipeline.grad_partitioned, "true", 0, "Likewise of their gradients, on their way back."),
     NUMBER(machine.product_flops, "0", 0, HUGE_REAL, 0,
            "What plans choose by, of a rank: FLOP/s of its products; 0: nominal, 1e11 of processors, 4e14 of GPUs.  "
            "A deck may @include a file with this section."),
@@ -94,11 +98,6 @@ static const ts_key rows[] = {
     PIPE("dynamic_shape", BOOL, "false", "shapes are known before the run"),
     ALIAS("pipeline.activation_checkpoint_interval", "activation_checkpointing.interval"),
     ALIAS("pipeline.checkpointable_layers", "activation_checkpointing.layers"),
-    FLAG(
-        pipeline.pipe_partitioned, "true", 0,
-        "Of values that the ranks along tp have alike each sends its part to the next stage, where they are gathered.  "
-        "With tensor_parallel.sequence_parallel each has rows of its own, and nothing is alike."),
-    FLAG(pipeline.grad_partitioned, "true", 0, "Likewise of their gradients, on their way back."),
 
     INTEGER(tensor_parallel.autotp_size, "1", 0, SIZE, AUTO,
             "Ranks that share each product of the model, from 1 to its heads; 0 as 1: none do."),
