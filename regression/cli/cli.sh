@@ -164,6 +164,8 @@ test_pipeline() {
   ok "ranks that stages do not divide" said 2 "^pipeline.stages = 2 wants a multiple of 2 ranks; "
   run "$tessera" plan tiny.cfg --ranks 2 --set 'pipeline={stages=2;schedule="zb_v";}' --set train_batch_size=4
   ok "too few micro-batches" said 2 "zb_v: 1 micro-batches cannot go through 2 stages; the nearest that can: 3"
+  run "$tessera" plan tiny.cfg --target cuda --ranks 2 --set 'pipeline={stages=2;schedule="interleaved";virtual_stages=8;}'
+  ok "more pieces than a GPU has queues for" said 2 "pipeline.virtual_stages: 8: a GPU has queues .* accepted: 1 to 7"
 }
 
 # What two figures of the same name count.
