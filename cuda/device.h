@@ -95,7 +95,7 @@ const char *ts_cuda_rope_refuses(const ts_node *node);
 
 /* Rows of the table, a file per op family.  Not collective. */
 #define TS_CUDA_FAMILIES(X) \
-  X(norm) X(pointwise) X(rope) X(lookup) X(loss) X(sum) X(update) X(optimizer) X(matmul) X(attention) X(head)
+  X(norm) X(pointwise) X(rope) X(lookup) X(loss) X(sum) X(update) X(optimizer) X(matmul) X(attention) X(head) X(route)
 #define X(family) const ts_kernel *ts_cuda_##family(ts_op op);
 TS_CUDA_FAMILIES(X)
 #undef X

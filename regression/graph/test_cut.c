@@ -155,6 +155,8 @@ static const cut_case cases[] = {
     {TS_OP_PICK_DX, "of a mask", {F(4, 1, 8), I(4, 9)}, {F(4, 5, 8)}, PICKED, "btc", "mp01*"},
     {TS_OP_NORMALIZE, "", {X}, {X, F(4, 3)}, {.norm = {.eps = 1e-5f}}, "01*", "Cc"},
     {TS_OP_NORMALIZE_DX, "", {X, X, F(4, 3)}, {X}, {.norm = {.eps = 1e-5f}}, "01*", "Cc"},
+    {TS_OP_ROUTE, "", {X, F(8)}, {F(4, 3, 2), I(4, 3, 2)}, {.route = {.k = 2, .scale = 1}}, "01*", "EK2"},
+    {TS_OP_ROUTE_DX, "", {F(4, 3, 2), X, I(4, 3, 2)}, {X}, {.route = {.k = 2, .scale = 1}}, "01*", "EK2"},
     {TS_OP_SOFT_LOSS, "", {X, X}, {F(4, 3), F(4, 3), F(4, 3)}, {.soft = {2}}, "01*", "Cc2"},
     {TS_OP_SOFT_LOSS_DX, "", {F(4, 3), X, X, F(4, 3), F(4, 3)}, {X}, {.soft = {2}}, "01*", "Cc2"},
     {TS_OP_LOSS, "", {F(4, 3)}, {D(1), D(1)}, {{0}}, "01*", "2c"},

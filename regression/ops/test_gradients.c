@@ -129,6 +129,23 @@ static void build_pick(gradient_case *c, int variant) {
                &(ts_node){.op = TS_OP_PICK, .name = "node", .n_in = 2, .in = in, .attr = attr, .beta = TS_NONE});
 }
 
+/* Bits: sigmoid; normalized; groups; a bias, which has no gradient. */
+static void build_route(gradient_case *c, int variant) {
+  ts_tid in[] = {numbers(c, "logits", TS_SHAPE(2, 3, 8)), TS_NONE};
+  if (variant & 8) {
+    in[1] = add_leaf(c, "bias", TS_F32, TS_SHAPE(8), run_random(TS_F64, TS_SHAPE(8), 19, 0.2));
+  }
+  ts_attr attr = {.route = {.k = 3,
+                            .groups = variant & 4 ? 4 : 0,
+                            .top_groups = variant & 4 ? 2 : 0,
+                            .sigmoid = variant & 1,
+                            .normalize = variant & 2,
+                            .scale = variant & 1 ? 2.5f : 1}};
+  ts_graph_add(ts_graph_site(c->graph),
+               &(ts_node){.op = TS_OP_ROUTE, .name = "node", .n_in = 2, .in = in, .attr = attr, .beta = TS_NONE});
+  c->n_dy = 1; /* a choice has none */
+}
+
 static ts_tid labels_of_rows(gradient_case *c) {
   return add_leaf(c, "labels", TS_F32, activations(), run_random(TS_F64, activations(), 17, 1.0));
 }
@@ -349,6 +366,7 @@ static const struct gradient_row {
     {TS_OP_MULTIPLY, 2, build_multiply},
     {TS_OP_NORMALIZE, 2, build_normalize},
     {TS_OP_PICK, 4, build_pick},
+    {TS_OP_ROUTE, 16, build_route},
     {TS_OP_SOFT_LOSS, 2, build_soft_loss},
     {TS_OP_LOSS, 2, build_loss},
     {TS_OP_BIAS, 1, build_bias},

@@ -160,6 +160,10 @@ static ts_block blocks[] = {{.rows = {0, 3}, .columns = {0, 2}},
   }
 
 /* Three of a sample's tokens. */
+#define ROUTED(...)                     \
+  {                                     \
+    .route = {.scale = 1, __VA_ARGS__ } \
+  }
 #define PICKED                                            \
   {                                                       \
     .pick = {.tokens = {2, {{1, 1}, {5, 2}}}, .rows = 3 } \
@@ -603,6 +607,19 @@ static const op_case cases[] = {
      0,
      0,
      3168},
+    {TS_OP_ROUTE, "", 1, 2, {X}, {NORMAL(2, 3, 2), INTS(2, 3, 2)}, ROUTED(.k = 2), 0, 1, 1, 48},
+    {TS_OP_ROUTE,
+     "of groups, with a bias",
+     2,
+     2,
+     {X, NORMAL(8)},
+     {NORMAL(2, 3, 4), INTS(2, 3, 4)},
+     ROUTED(.k = 4, .groups = 4, .top_groups = 2, .sigmoid = true),
+     0,
+     0,
+     0,
+     48},
+    {TS_OP_ROUTE_DX, "", 3, 1, {NORMAL(2, 3, 2), X, INTS(2, 3, 2)}, {X}, ROUTED(.k = 2), 0, 2, 2, 48},
     {TS_OP_SOFT_LOSS, "", 2, 3, {X, X}, {NORMAL(2, 3), NORMAL(2, 3), NORMAL(2, 3)}, {.soft = {2}}, 0, 0, 0, 384},
     {TS_OP_SOFT_LOSS_DX,
      "",
@@ -983,6 +1000,16 @@ static const bad_case bad[] = {
      {.head = {TS_F32, 1, 0, 0}}},
     {TS_OP_SCALE, "a softcap in fp64", 1, 1, {WIDE(1)}, {.scale = {1, 2}}},
     {TS_OP_MULTIPLY, "numbers in fp64", 2, 1, {WIDE(1), WIDE(1)}, {{0}}},
+    {TS_OP_ROUTE, "logits in bf16", 1, 2, {NARROW(2, 3, 8)}, ROUTED(.k = 2)},
+    {TS_OP_ROUTE, "nothing chosen", 1, 2, {X}, ROUTED(.k = 0)},
+    {TS_OP_ROUTE, "more than there are", 1, 2, {X}, ROUTED(.k = 9)},
+    {TS_OP_ROUTE, "groups that are not equal", 1, 2, {X}, ROUTED(.k = 1, .groups = 3, .top_groups = 1)},
+    {TS_OP_ROUTE, "more than the groups have", 1, 2, {X}, ROUTED(.k = 3, .groups = 4, .top_groups = 1)},
+    {TS_OP_ROUTE, "no group", 1, 2, {X}, ROUTED(.k = 1, .groups = 4)},
+    {TS_OP_ROUTE, "a bias of another model", 2, 2, {X, NORMAL(7)}, ROUTED(.k = 2)},
+    {TS_OP_ROUTE, "a factor that is no number", 1, 2, {X}, {.route = {.k = 2, .scale = NAN}}},
+    {TS_OP_ROUTE_DX, "gradients of others", 3, 1, {NORMAL(2, 3, 3), X, INTS(2, 3, 2)}, ROUTED(.k = 2)},
+    {TS_OP_ROUTE_DX, "choices that are floats", 3, 1, {NORMAL(2, 3, 2), X, NORMAL(2, 3, 2)}, ROUTED(.k = 2)},
     {TS_OP_PICK, "more tokens than a sample has", 2, 1, {X, INTS(2, 2)}, {{0}}},
     {TS_OP_PICK, "an index of three dimensions", 2, 1, {X, INTS(2, 3, 1)}, {{0}}},
     {TS_OP_PICK, "tokens that x has not", 2, 1, {NORMAL(2, 2, 8), INTS(2, 9)}, PICKED},

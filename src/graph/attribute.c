@@ -127,6 +127,15 @@ static void print_pick(const ts_attr *a, ts_text *to) {
   }
 }
 
+static void print_route(const ts_attr *a, ts_text *to) {
+  ts_text_add(to, " {%d%s%s", a->route.k, a->route.sigmoid ? ", sigmoid" : "",
+              a->route.normalize ? ", normalized" : "");
+  if (a->route.groups > 1) {
+    ts_text_add(to, ", of %d of %d groups", a->route.top_groups, a->route.groups);
+  }
+  ts_text_add(to, a->route.scale != 1 ? ", times %g}" : "}", (double) a->route.scale);
+}
+
 static void print_soft(const ts_attr *a, ts_text *to) {
   ts_text_add(to, " {temperature %g}", (double) a->soft.temperature);
 }
@@ -304,6 +313,12 @@ const ts_attribute ts_attribute_embedding = {{MEMBER(embedding.rows), MEMBER(emb
 
 const ts_attribute ts_attribute_pick = {
     {MEMBER(pick.tokens.n), MEMBER(pick.tokens.stretch), MEMBER(pick.rows)}, NO_ARRAY, NO_DTYPE, .print = print_pick};
+
+const ts_attribute ts_attribute_route = {{MEMBER(route.k), MEMBER(route.groups), MEMBER(route.top_groups),
+                                          MEMBER(route.sigmoid), MEMBER(route.normalize), MEMBER(route.scale)},
+                                         NO_ARRAY,
+                                         NO_DTYPE,
+                                         .print = print_route};
 
 const ts_attribute ts_attribute_soft = {{MEMBER(soft.temperature)}, NO_ARRAY, NO_DTYPE, .print = print_soft};
 

@@ -191,6 +191,9 @@ typedef struct ts_crossing {
 /** The shape of what crosses. Not collective. */
 ts_shape ts_crossing_shape(const ts_crossing *crossing);
 
+/** Experts of a layer, and how many of them a token may have, at most. */
+enum { TS_MOST_EXPERTS = 1024, TS_MOST_CHOSEN = 64 };
+
 /** Attributes, by op. Arrays are owned by the node (copied by ts_graph_add). */
 typedef union ts_attr {
   struct {
@@ -233,6 +236,11 @@ typedef union ts_attr {
     ts_tokens tokens; /**< Of a sample that x, or dx, has. */
     int64_t rows;     /**< Of dx: how many they are. */
   } pick;
+  struct {
+    int k, groups, top_groups; /**< groups 0 or 1: none. */
+    bool sigmoid, normalize;
+    float scale;
+  } route;
   struct {
     float temperature;
   } soft;

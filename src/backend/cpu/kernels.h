@@ -41,6 +41,8 @@
   X(ROW_SQUARES, row_squares)             \
   X(ROW_DOTS, row_dots)                   \
   X(ROPE, rope)                           \
+  X(ROUTE, route)                         \
+  X(ROUTE_DX, route_dx)                   \
   X(ATTENTION, attention)                 \
   X(ATTENTION_DX, attention_dx)           \
   X(ATTENTION_DELTA, attention_delta)     \
