@@ -87,12 +87,13 @@ static void hide_groups(const run_case *c, double *choice, int64_t n) {
 static void route(run_case *c) {
   int64_t n = ops_columns(c, 0), k = c->attr.route.k;
   double score[TS_MOST_EXPERTS], choice[TS_MOST_EXPERTS];
+  bool biased = c->n_in > 1 && c->in[1].data != NULL;
   for (int64_t row = 0; row < ops_rows(c, 0); ++row) {
     const double *x = ops_in(c, 0) + row * n;
     double sum = 0;
     score_all(c, x, n, score);
     for (int64_t e = 0; e < n; ++e) {
-      choice[e] = c->n_in > 1 ? score[e] + ops_in(c, 1)[e] : c->attr.route.groups > 1 ? score[e] : x[e];
+      choice[e] = biased ? score[e] + ops_in(c, 1)[e] : c->attr.route.groups > 1 ? score[e] : x[e];
     }
     if (c->attr.route.groups > 1) {
       hide_groups(c, choice, n);

@@ -133,7 +133,7 @@ static void build_pick(gradient_case *c, int variant) {
 static void build_route(gradient_case *c, int variant) {
   ts_tid in[] = {numbers(c, "logits", TS_SHAPE(2, 3, 8)), TS_NONE};
   if (variant & 8) {
-    in[1] = add_leaf(c, "bias", TS_F32, TS_SHAPE(8), run_random(TS_F64, TS_SHAPE(8), 19, 0.2));
+    in[1] = add_leaf(c, "bias_of_choice", TS_F32, TS_SHAPE(8), run_random(TS_F64, TS_SHAPE(8), 19, 0.2));
   }
   ts_attr attr = {.route = {.k = 3,
                             .groups = variant & 4 ? 4 : 0,
@@ -448,8 +448,9 @@ static void evaluate(gradient_case *c, int first, int last) {
     }
     for (int i = 0; i < node->n_out; ++i) {
       TS_CHECK(node->out[i] < MAX_TENSORS && node->prior == NULL, "a node this test cannot compute");
-      if (c->value[node->out[i]].data == NULL) {
-        c->value[node->out[i]] = run_new(TS_F64, c->graph->tensor[node->out[i]].shape);
+      const ts_tensor *out = &c->graph->tensor[node->out[i]];
+      if (c->value[node->out[i]].data == NULL) { /* numbers stay what they are, all else is fp64 */
+        c->value[node->out[i]] = run_new(out->dtype == TS_I32 ? TS_I32 : TS_F64, out->shape);
       }
       call.out[i] = c->value[node->out[i]];
     }
@@ -505,10 +506,14 @@ static double direction_error(gradient_case *c, const ts_tid *dy, ts_tid leaf, t
   return size > 0 ? fabs(slope - difference) / size : fabs(difference);
 }
 
-/* The seed and labels are given. */
+/* The seed, labels and what a choice is made by are given. */
 static bool is_variable(const gradient_case *c, ts_tid t) {
-  const char *name = c->graph->tensor[t].name;
-  return c->graph->tensor[t].dtype == TS_F32 && strcmp(name, "gradient_seed") != 0 && strcmp(name, "labels") != 0;
+  static const char *const given[] = {"gradient_seed", "labels", "bias_of_choice"};
+  bool variable = c->graph->tensor[t].dtype == TS_F32;
+  for (size_t i = 0; i < sizeof given / sizeof *given; ++i) {
+    variable = variable && strcmp(c->graph->tensor[t].name, given[i]) != 0;
+  }
+  return variable;
 }
 
 /* Build a variant and let the rule differentiate it, for one leaf or (TS_NONE) for all.

@@ -33,7 +33,11 @@ const char *ts_index_route(const ts_node *node) {
   return node->n_in > 1 ? "*E,E->*K,*K" : "*E->*K,*K";
 }
 
+/* What is chosen is given: the bias has no gradient. */
 void ts_gradient_route(ts_gradients *gradients, const ts_node *node) {
+  if (!ts_gradients_wanted(gradients, node->in[0])) {
+    return;
+  }
   char *name = ts_format("%s.dx", node->name);
   ts_site at = ts_gradients_site(gradients, node->in[0]);
   const ts_tid in[] = {ts_gradients_of(gradients, node->out[0]), node->in[0], node->out[1]};
