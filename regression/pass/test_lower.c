@@ -189,12 +189,11 @@ static bool launch_elsewhere(ts_lowered *c) { /* a kernel in the queue of collec
   return at >= 0;
 }
 
-static void expect_wrong(const char *what, breakage *break_it, unsigned segments, const char *message) {
-  grid g = make_grid(llama,
-                     "zero_optimization.stage=3 zero_optimization.overlap_comm=true "
-                     "zero_optimization.stage3_param_persistence_threshold=0",
-                     4, TS_MODEL_TRAIN);
-  const ts_program *p = g.program[1];
+/* Of a rank's run of segments. */
+static void expect_wrong_of(const char *what, const char *sets, int ranks, int rank, unsigned segments,
+                            breakage *break_it, const char *message) {
+  grid g = make_grid(llama, sets, ranks, TS_MODEL_TRAIN);
+  const ts_program *p = g.program[rank];
   ts_lowered *c = ts_lower(p->graph, p->schedule, segments, 0);
   bool broken = break_it(c);
   char *wrong = ts_lowered_verify(c, p->graph, p->plan);
@@ -203,6 +202,13 @@ static void expect_wrong(const char *what, breakage *break_it, unsigned segments
   ts_free(wrong);
   ts_lowered_destroy(&c);
   free_grid(&g);
+}
+
+static void expect_wrong(const char *what, breakage *break_it, unsigned segments, const char *message) {
+  expect_wrong_of(what,
+                  "zero_optimization.stage=3 zero_optimization.overlap_comm=true "
+                  "zero_optimization.stage3_param_persistence_threshold=0",
+                  4, 1, segments, break_it, message);
 }
 
 /* ---- messages ---- */
@@ -238,17 +244,8 @@ static bool receive_inside(ts_lowered *c) {
 
 /* Of the forward of a stage. */
 static void expect_wrong_message(const char *what, breakage *break_it, int rank, const char *message) {
-  grid g =
-      make_grid(llama, "pipeline.stages=2 gradient_accumulation_steps=4 train_batch_size=\"auto\"", 2, TS_MODEL_TRAIN);
-  const ts_program *p = g.program[rank];
-  ts_lowered *c = ts_lower(p->graph, p->schedule, TS_SEGMENT_FORWARD, 0);
-  bool broken = break_it(c);
-  char *wrong = ts_lowered_verify(c, p->graph, p->plan);
-  tap_ok(broken && wrong != NULL && strstr(wrong, message) != NULL, "%s is found: %s", what,
-         wrong != NULL ? wrong : "nothing");
-  ts_free(wrong);
-  ts_lowered_destroy(&c);
-  free_grid(&g);
+  expect_wrong_of(what, "pipeline.stages=2 gradient_accumulation_steps=4 train_batch_size=\"auto\"", 2, rank,
+                  TS_SEGMENT_FORWARD, break_it, message);
 }
 
 int main(void) {
