@@ -66,6 +66,7 @@ typedef struct ts_image {
   unsigned char *memory; /**< Owned: the host's, known to the device. */
   void *copied;          /**< Event: they have been. */
   bool queued;           /**< Since they were last known to be. */
+  int spans;             /**< Used before it was queued: waits among them come first. */
 } ts_image;
 
 /** Runs whose inputs may wait to be copied before the host waits: it stays ahead of the device by two micro-batches. */
@@ -75,7 +76,8 @@ enum { TS_BOUND_IMAGES = 4 };
 typedef struct ts_span {
   void *begin, *end;
   ts_run_phase phase;
-  bool waits; /**< It is a wait for a message within such a run. */
+  const ts_bound_node *message;         /**< It is a wait for it within such a run; NULL: the run itself. */
+  char instance[TS_HEARTBEAT_INSTANCE]; /**< Of a wait: what the stage did then. */
 } ts_span;
 
 struct ts_executor {
@@ -100,7 +102,7 @@ struct ts_executor {
   ts_image image[TS_BOUND_IMAGES];
   int next_image; /**< The one queued longest ago. */
   ts_span *span;
-  int n_spans, capacity_spans, used_spans;
+  int n_spans, capacity_spans, used_spans, followed_spans; /**< followed: the host knows that they have ended. */
   void *first; /**< Event: the begin of the first run since times were taken, */
   bool counts; /**< and whether there was one. */
 };
@@ -171,6 +173,10 @@ void ts_walk_device_take_spans(ts_executor *executor);
  * what they need when they are first called, and wait until the device is idle, which it is not while a receive waits
  * for a neighbour. Not collective. */
 void ts_walk_device_warm(ts_executor *executor, ts_bound_program *program);
+
+/** Wait, one after another, for what the device waits for among the first \a until spans, so that the heartbeat says
+ * what a stage does and whose message it has not got. Not collective, but waits for peers. */
+void ts_walk_device_follow(ts_executor *executor, int until);
 
 /** Of such a program, at the end of a step: wait for the device, which shows that a peer is dead where a call of MPI
  * would not; and record what ran and is not recorded, while no message is under way. Not collective, but waits for

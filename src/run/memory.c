@@ -125,6 +125,7 @@ void *ts_executor_input(ts_executor *e, int index, int slot, const char *name) {
 void ts_bound_wait_for_image(ts_executor *e, const ts_bound_program *p) {
   ts_image *image = &e->image[e->next_image];
   if (image->queued) {
+    ts_walk_device_follow(e, image->spans);
     ts_heartbeat_wait(ts_bound_heartbeat(e), "wait.for.device", p->group);
     e->device->ops->finish(e->device, image->copied);
     ts_heartbeat_leave(ts_bound_heartbeat(e));
@@ -147,6 +148,7 @@ void ts_bound_copy_in(ts_executor *e, const ts_bound_program *p, ts_run run) {
   }
   device->ops->record(device, image->copied, TS_QUEUE_COMPUTE);
   image->queued = true;
+  image->spans = e->used_spans;
   e->next_image = (e->next_image + 1) % TS_BOUND_IMAGES;
 }
 

@@ -4,6 +4,7 @@
 #include "run/bound.h"
 
 #include <math.h>
+#include <string.h>
 
 enum { SPANS = 4096 /* runs and waits that nobody asked about yet, before the device is waited for */ };
 
@@ -155,7 +156,7 @@ static int queue_range(ts_executor *e, const ts_bound_program *p, const ts_bound
 
 /* ---- time ---- */
 
-static ts_span *next_span(ts_executor *e, ts_run_phase phase, bool waits) {
+static ts_span *next_span(ts_executor *e, ts_run_phase phase, const ts_bound_node *message) {
   if (e->used_spans == e->n_spans) {
     TS_GROW(e->span, e->n_spans, e->capacity_spans);
     e->span[e->n_spans++] = (ts_span){.begin = e->device->ops->event_create(e->device, true),
@@ -163,7 +164,7 @@ static ts_span *next_span(ts_executor *e, ts_run_phase phase, bool waits) {
   }
   ts_span *span = &e->span[e->used_spans++];
   span->phase = phase;
-  span->waits = waits;
+  span->message = message;
   return span;
 }
 
@@ -172,13 +173,16 @@ void ts_walk_device_take_spans(ts_executor *e) {
   for (int i = 0; i < e->used_spans; ++i) {
     const ts_span *span = &e->span[i];
     device->ops->finish(device, span->end);
-    (span->waits ? e->times.waited : e->times.phase)[span->phase] +=
+    (span->message != NULL ? e->times.waited : e->times.phase)[span->phase] +=
         device->ops->seconds(device, span->begin, span->end);
-    if (!span->waits && span->phase != TS_RUN_UPDATE) {
+    if (span->message == NULL && span->phase != TS_RUN_UPDATE) {
       e->times.span = device->ops->seconds(device, e->first, span->end);
     }
   }
-  e->used_spans = 0;
+  e->used_spans = e->followed_spans = 0;
+  for (int i = 0; i < TS_BOUND_IMAGES; ++i) {
+    e->image[i].spans = 0;
+  }
   e->times.communication = e->times.exposed = NAN;
 }
 
@@ -201,7 +205,10 @@ static void report_run(ts_executor *e, const ts_bound_view *view, const ts_bound
 
 static void queue_wait(ts_executor *e, ts_bound_node *message, ts_run_phase phase) {
   ts_device *device = e->device;
-  ts_span *span = next_span(e, phase, true);
+  ts_span *span = next_span(e, phase, message);
+  ts_beat now;
+  ts_heartbeat_read(ts_bound_heartbeat(e), &now);
+  memcpy(span->instance, now.instance, sizeof span->instance);
   device->ops->record(device, span->begin, TS_QUEUE_COMPUTE);
   if (e->options.observer != NULL) {
     mark(device, &message->begin, TS_QUEUE_COMPUTE);
@@ -235,7 +242,24 @@ static void record_run(ts_executor *e, const ts_bound_program *p, const ts_bound
   }
 }
 
+void ts_walk_device_follow(ts_executor *e, int until) {
+  ts_heartbeat *beat = ts_bound_heartbeat(e);
+  for (; e->followed_spans < until; ++e->followed_spans) {
+    const ts_span *span = &e->span[e->followed_spans];
+    if (span->message != NULL) {
+      ts_beat now;
+      ts_heartbeat_read(beat, &now);
+      ts_heartbeat_instance(beat, span->instance);
+      ts_heartbeat_wait_for(beat, span->message->call.node->name, span->message->group, span->message->peer);
+      e->device->ops->finish(e->device, span->end);
+      ts_heartbeat_leave(beat);
+      ts_heartbeat_instance(beat, now.instance);
+    }
+  }
+}
+
 void ts_walk_device_end_step(ts_executor *e, ts_bound_program *p) {
+  ts_walk_device_follow(e, e->used_spans);
   ts_heartbeat_wait(ts_bound_heartbeat(e), "wait.for.device", p->group);
   ts_executor_finish(e);
   ts_heartbeat_leave(ts_bound_heartbeat(e));
@@ -285,7 +309,7 @@ void ts_walk_device(ts_executor *e, ts_bound_program *p, ts_run run) {
   if (e->used_spans + 1 + p->n_messages > SPANS) {
     ts_walk_device_take_spans(e);
   }
-  next_span(e, kind->phase, false);
+  next_span(e, kind->phase, NULL);
   const int at = e->used_spans - 1;
   if (e->options.observer != NULL) {
     ts_executor_finish(e); /* or the host's clock would say nothing about the device's begin */
