@@ -260,6 +260,8 @@ test_killed() {
   export UCX_TLS
   kill_one killed_cpu --set run.device=cpu
   kill_one killed
+  kill_one killed_stage --set pipeline.stages=2
+  ok "and whose message a stage waits for" told 'waiting: rank 0 in stage0:[^ ]+ for boundary.0.[^ ]+ of rank 1'
   SHIM_STUCK=1 train 1 stuck_watched --set run.first_step_timeout=2
   ok "a rank alone whose device does not end" both '! gave 0' 'told "takes longer than run.first_step_timeout = 2 s"'
 }
