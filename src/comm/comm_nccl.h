@@ -33,7 +33,9 @@ ts_comm *ts_comm_nccl_create(ts_comm_mpi *mpi, const ts_device_options *options)
  * of the two, so that what waits there holds nothing else up. */
 typedef struct ts_nccl_lane ts_nccl_lane;
 
-/** \param [in] mpi  Of the group, borrowed for the lane's life.
+/** Make one, connected, with its first message behind it.  A failure ends the job.
+ * \param [in] mpi  Of the group, borrowed for the lane's life.
+ * \param [in] number  From 0: another one for each lane of the group.
  * \param [in] sends  Else \a peer does; of a lane to oneself not read.
  * Collective over the two, which make their lanes in one order. */
 ts_nccl_lane *ts_nccl_lane_create(ts_comm_mpi *mpi, bool sends, int peer, int number, const ts_device_options *options);

@@ -93,7 +93,7 @@ typedef struct ts_step_result {
   bool stuck;                         /**< Likewise, and the loss scale is at its minimum. */
   double loss_scale, next_loss_scale; /**< Of this step, 1 without one; and of the next. */
   double flag[TS_N_FLAGS];            /**< Largest value any rank gave in \a flags. */
-  double communication_seconds, exposed_seconds;            /**< This rank's, since the last step. */
+  double communication_seconds, exposed_seconds;            /**< This rank's, of this step; by hand since the last. */
   double forward_seconds, backward_seconds, update_seconds; /**< Likewise: wall time of the phases. */
   /** Of the pipeline this rank is in, on all its ranks: the share of the time from its first instance to its last one
    * in which a stage computes nothing, mean over stages; 0 of one stage. */
