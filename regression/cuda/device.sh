@@ -1,0 +1,196 @@
+#!/bin/sh
+# TAP: training on a GPU, what holds on any: the same losses as on the processors, the same bits however the device orders its
+# work, recorded or not, on one rank or several that share it, going on from one to the other, and what is told when memory is
+# short or a rank dies.  On the stand-in here; regression/gpu runs it on a device.
+# shellcheck source=regression/cuda/runs.sh
+. "${srcdir:-.}/regression/cuda/runs.sh"
+
+# ---- the same run ----
+
+test_losses() {
+  run "$cpu" train deck.cfg --set run.directory=cpu --set run.device=cpu
+  train 1 one
+  ok "a run on the device ends well" clean
+  ok "its losses and norms are those of the processors" close one cpu 1e-5 # another order of sums, six steps
+  run "$cpu" train deck.cfg --set run.directory=cpu16 --set run.device=cpu --set bf16.enabled=true
+  train 1 one16 --set bf16.enabled=true
+  ok "also in bf16" close one16 cpu16 2e-2 # 2^-9 a rounding, fused products round less often
+  for choice in 'policy="block"' 'policy="sac";interval=2'; do
+    train 1 again16 --set bf16.enabled=true --set "activation_checkpointing={enabled=true;$choice;}"
+    ok "what is computed again has the same bits: $choice" same one16 again16
+    rm -rf again16
+  done
+  train 1 plain --set run.cuda_graphs=false
+  ok "recorded steps and plain ones give the same bits" same one plain
+  train 1 measured --set run.measure_algorithms=true --set run.steps=4
+  # The library's first choice differs with the seed, as it may with its version.
+  SHIM_SEED=7 train 1 other --set run.steps=4 --set run.algorithms=measured/algorithms.txt
+  ok "with the same algorithms the device's order of execution does not matter" same measured other
+}
+
+# Products of one sample, and sums of gradients that are added later or at once: all runs take what the first two chose.
+test_ranks() {
+  train 2 first --set run.measure_algorithms=true --set run.steps=1
+  train 2 two_chosen --set zero_optimization.stage=3 --set run.measure_algorithms=true --set run.algorithms=first/algorithms.txt --set run.steps=1
+  for stage in 0 1 2 3; do
+    SHIM_SEED=$stage train 2 "two$stage" --set zero_optimization.stage=$stage --set run.steps=4 --set run.algorithms=two_chosen/algorithms.txt
+    ok "stage $stage on 2 ranks ends well" clean
+  done
+  ok "runs queued are counted, not waits, of which ranks have different numbers" same_numbers two1
+  ok "stage 0 and 1 give the same bits" same two0 two1
+  ok "stage 2 and 3 give the same bits" same two2 two3
+  SHIM_SEED=9 train 2 again --set zero_optimization.stage=3 --set run.steps=4 --set run.cuda_graphs=false \
+    --set run.algorithms=two_chosen/algorithms.txt
+  ok "whatever the order of execution, recorded or not" same two3 again
+  run "$cpu" train deck.cfg --set run.directory=cpu4 --set run.device=cpu --set run.steps=4
+  ok "and the losses of one rank on the processors" close two3 cpu4 1e-5
+  train 2 staged --set pipeline.stages=2 --set run.steps=4
+  ok "two stages of a pipeline, too" both clean 'close staged cpu4 1e-5'
+}
+
+# Three heads on two ranks: the second has products of its own shapes, which it measures.
+test_shared_model() {
+  shared="--set tensor_parallel.autotp_size=2 --set run.steps=4"
+  # shellcheck disable=SC2086
+  train 2 tp $shared --set run.measure_algorithms=true
+  ok "two ranks share a model: the losses of one on the processors" both clean 'close tp cpu4 1e-5'
+  ok "the products of both are measured" both 'grep -Eq " k=16 .*algo=" tp/algorithms.txt' 'grep -Eq " k=8 .*algo=" tp/algorithms.txt'
+  # shellcheck disable=SC2086
+  SHIM_SEED=5 train 2 tp_plain $shared --set run.cuda_graphs=false --set run.algorithms=tp/algorithms.txt
+  ok "whatever the order of execution, recorded or not, the same bits" same tp tp_plain
+  # shellcheck disable=SC2086
+  train 2 tp_whole $shared --set tensor_parallel.sequence_parallel=false --set zero_optimization.stage=3
+  ok "with all tokens on each" both clean 'close tp_whole cpu4 1e-5'
+}
+
+# ---- going on ----
+
+test_resume() {
+  train 1 half --set run.steps=3
+  cp -r half half_cpu
+  train 1 half --resume auto
+  ok "a resumed run gives the bits of one that was not stopped" same one half
+  run "$cpu" train deck.cfg --set run.directory=half_cpu --set run.device=cpu --resume auto
+  ok "it can go on on the processors" both 'gave 0' 'told "run.device: .cuda., now .cpu."'
+  ok "with the losses it would have had" close half_cpu one 1e-5
+  train 2 half_two --resume half --set run.steps=9 --set zero_optimization.stage=3
+  ok "and on more ranks at another stage" clean
+  train 1 sync --set run.save_async=false
+  ok "saved without a copy" clean
+  hdf5 "a save beside the training is the same" h5diff sync/step_00000003/shard_00000.h5 one/step_00000003/shard_00000.h5
+}
+
+test_algorithms() {
+  train 1 chosen --set run.measure_algorithms=true --set run.steps=3
+  ok "algorithms are kept in the run directory" grep -q '^m=.* algo=' chosen/algorithms.txt
+  head -n 3 chosen/algorithms.txt > few.txt
+  train 1 few --set run.algorithms=few.txt --set run.measure_algorithms=true --set run.steps=1
+  ok "a named file that lacks some is told" both 'gave 0' 'told "warning: few.txt: [0-9]+ products.* are not in it"'
+  cp chosen/algorithms.txt kept
+  train 1 chosen --resume auto --set run.measure_algorithms=true
+  ok "and used again" cmp kept chosen/algorithms.txt
+  sed 's/^device .*/device another/' kept > chosen/algorithms.txt
+  train 1 none --set run.algorithms=chosen/algorithms.txt
+  ok "a file that the deck names must fit" both 'gave 2' 'told "algorithms were chosen on"'
+  train 1 chosen --resume auto --set run.steps=9 --set run.measure_algorithms=true
+  ok "those of another device are not taken, with the reason" both 'gave 0' 'told "algorithms were chosen on"'
+}
+
+# Heads of 64 are what cuDNN takes: the table says who computed them, and either way the run is that of the processors.
+test_attention() {
+  heads="--set model.n_embd=64 --set model.n_head=1 --set model.attn_pdrop=0.0 --set bf16.enabled=true --set run.steps=3"
+  # shellcheck disable=SC2086
+  train 1 attention $heads --set run.measure_algorithms=true
+  ok "who computes attention is measured" grep -q '^attention pass=forward .* by=' attention/algorithms.txt
+  sed 's/by=.*/by=cudnn/' attention/algorithms.txt > cudnn.txt
+  # shellcheck disable=SC2086
+  train 1 by_cudnn $heads --set run.measure_algorithms=true --set run.algorithms=cudnn.txt
+  ok "by cuDNN" clean
+  # shellcheck disable=SC2086
+  train 1 by_own $heads --set run.attention=own
+  ok "and by our kernels" clean
+  # shellcheck disable=SC2086
+  run "$cpu" train deck.cfg --set run.directory=by_cpu --set run.device=cpu $heads
+  ok "with the losses of the processors" both 'close by_cudnn by_cpu 2e-2' 'close by_own by_cpu 2e-2'
+  # shellcheck disable=SC2086
+  train 1 in_any_order $heads --set run.measure_algorithms=true --set run.deterministic=false
+  ok "in any order, too" both 'grep -Eq "^attention pass=backward .* order=any by=" in_any_order/algorithms.txt' \
+    'close in_any_order by_cpu 2e-2'
+  sed 's/by=.*/by=cudnn/' in_any_order/algorithms.txt > any_order.txt
+  # shellcheck disable=SC2086
+  train 1 any_by_cudnn $heads --set run.measure_algorithms=true --set run.algorithms=any_order.txt --set run.deterministic=false
+  ok "by cuDNN" close any_by_cudnn by_cpu 2e-2
+}
+
+test_timeline() {
+  train 2 timed --set run.algorithms=two_chosen/algorithms.txt --set profile.timeline=trace.json --set zero_optimization.stage=2 --set run.steps=4
+  ok "a timeline of one step" both 'grep -q matmul trace.json' 'grep -q reduce_scatter trace.json'
+  ok "observing one step changes no bit" same timed two2
+}
+
+test_generate() {
+  set -- generate deck.cfg --prompt "0 the" --tokens 40 --temperature 0
+  run "$cpu" "$@" --set run.device=cpu
+  cp "$scratch/out" text_cpu
+  run "$tessera" "$@"
+  ok "generation on the device: the processors' text" cmp text_cpu "$scratch/out"
+}
+
+# ---- what is wrong ----
+
+# 22 GB of parameters and what belongs to them, more than 84 GB of activations.
+test_memory() {
+  SHIM_MEMORY=1000000000 train 1 none --set model.n_embd=2048 --set model.n_layer=24 --set model.n_head=16 \
+    --set train_batch_size=640 --set gradient_accumulation_steps=1
+  ok "too little device memory: what is needed and free" both 'gave 2' \
+    'told "an arena of [0-9.]+ GB is needed, [0-9.]+ .B are free.*with half the train_micro_batch_size_per_gpu"'
+}
+
+killed_itself() { [ "$status" -ne 0 ] && [ "$status" -ne 124 ]; }
+has_rows() { [ -f "$1" ] && [ "$(wc -l < "$1")" -gt 3 ]; }
+
+# kill_one DIRECTORY [WORD]...: one of two ranks dies and its launcher does not see it: the watchdog ends the job.
+kill_one() {
+  directory=$1
+  shift
+  rm -f victim
+  # shellcheck disable=SC2016
+  timeout -k 5 60 $mpiexec -n 2 sh -c '
+    [ "${PMI_RANK:-$OMPI_COMM_WORLD_RANK}" = 1 ] || exec "$@"
+    "$@" & echo $! > victim; wait; sleep 30' sh "$tessera" train deck.cfg $share \
+    --set run.steps=100000000 --set run.save_every=0 --set run.evaluate_every=0 --set run.step_timeout=2 \
+    --set "run.directory=$directory" "$@" > "$scratch/out" 2> "$scratch/err" < /dev/null &
+  job=$!
+  tries=200
+  while [ $tries -gt 0 ] && ! has_rows "$directory/metrics.csv"; do
+    sleep 0.05
+    tries=$((tries - 1))
+  done
+  kill -9 "$(cat victim)"
+  wait $job
+  status=$?
+  ok "$directory: a rank dies silently: the job ends" killed_itself
+  ok "$directory: and names it" told 'rank 1 on .* does not run for .*its process is (dead|gone)'
+}
+
+# UCX_TLS: a transport that reads the other's memory would end the program by itself.
+test_killed() {
+  UCX_TLS=posix,sysv,self
+  export UCX_TLS
+  kill_one killed_cpu --set run.device=cpu
+  kill_one killed
+  kill_one killed_stage --set pipeline.stages=2
+  ok "and whose message a stage waits for" told 'waiting: rank 0 in stage0:[^ ]+ for boundary.0.[^ ]+ of rank 1'
+}
+
+test_losses
+test_generate
+test_ranks
+test_shared_model
+test_resume
+test_algorithms
+test_attention
+test_timeline
+test_memory
+test_killed
+finish
