@@ -5,38 +5,9 @@
  * Copy: 2 GiB from device memory to device memory, bytes read and written counted.  Products: 8192^3 in bf16 and fp32
  * on normal random data, through the backend's own kernel. */
 #include "backend/backend.h"
-#include "base/memory.h"
 #include "engine/peak.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-
-enum { RUNS = 21 };
-
-static int by_value(const void *a, const void *b) {
-  double x = *(const double *) a, y = *(const double *) b;
-  return (x > y) - (x < y);
-}
-
-static double copy_rate(const ts_backend *backend, size_t bytes) {
-  ts_device *device = ts_backend_device(backend);
-  void *from = backend->allocate(bytes), *to = backend->allocate(bytes),
-       *begin = device->ops->event_create(device, true), *end = device->ops->event_create(device, true);
-  double seconds[RUNS];
-  for (int i = 0; i < RUNS; ++i) {
-    device->ops->record(device, begin, TS_QUEUE_COMPUTE);
-    device->ops->copy(device, to, from, bytes, TS_QUEUE_COMPUTE);
-    device->ops->record(device, end, TS_QUEUE_COMPUTE);
-    device->ops->finish(device, end);
-    seconds[i] = device->ops->seconds(device, begin, end);
-  }
-  qsort(seconds, RUNS, sizeof *seconds, by_value);
-  device->ops->event_destroy(device, begin);
-  device->ops->event_destroy(device, end);
-  backend->release(from, bytes);
-  backend->release(to, bytes);
-  return 2 * (double) bytes / seconds[RUNS / 2];
-}
 
 int main(void) {
   ts_error err = {0};
@@ -47,7 +18,7 @@ int main(void) {
   }
   const ts_backend *backend = ts_backend_cuda();
   printf("%s\n", backend->describe());
-  printf("device copy %.0f GB/s (read and write)\n", 1e-9 * copy_rate(backend, (size_t) 1 << 31));
+  printf("device copy %.0f GB/s (read and write)\n", 1e-9 * ts_copy_rate(backend, (size_t) 1 << 31));
   printf("product 8192^3 bf16 %.1f TFLOP/s, fp32 %.1f TFLOP/s\n",
          1e-12 * ts_product_flops(backend, 8192, TS_BF16, 1, 1), 1e-12 * ts_product_flops(backend, 8192, TS_F32, 1, 1));
   ts_cuda_close();

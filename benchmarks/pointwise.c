@@ -9,6 +9,7 @@
 #include "backend/backend.h"
 #include "base/memory.h"
 #include "base/status.h"
+#include "engine/peak.h"
 #include "ops/build.h"
 
 #include <math.h>
@@ -269,9 +270,10 @@ typedef struct data_set {
   void *tensor[MAX_TENSORS];
 } data_set;
 
-static void fill(const ts_tensor *tensor, void *data, int64_t count) {
+static void fill_on_host(const ts_tensor *tensor, char *data, int64_t count) {
+  bool zero = strcmp(tensor->name, "zero") == 0;
   for (int64_t i = 0; i < count; ++i) {
-    float value = strcmp(tensor->name, "zero") == 0 ? 0 : (float) (1 + i % 1000) / 1001;
+    float value = zero ? 0 : (float) (1 + i % 1000) / 1001;
     switch (tensor->dtype) {
       case TS_F32: ((float *) data)[i] = value; break;
       case TS_BF16: ((uint16_t *) data)[i] = ts_f32_to_bf16(value); break;
@@ -302,20 +304,32 @@ static void wait_for_device(void) {
   device->ops->event_destroy(device, event);
 }
 
+/* A device has the first values from here, and repeats them by itself. */
+enum { REPEATED = 1 << 20 };
+
+static void fill_on_device(const ts_tensor *tensor, char *data, int64_t count) {
+  size_t size = ts_dtype_size(tensor->dtype), bytes = (size_t) count * size;
+  int64_t n = count < REPEATED ? count : REPEATED;
+  char *values = ts_malloc((size_t) n * size + 1);
+  fill_on_host(tensor, values, n);
+  device->ops->copy(device, data, values, (size_t) n * size, TS_QUEUE_COMPUTE);
+  for (size_t there = (size_t) n * size; there < bytes;) {
+    size_t more = there < bytes - there ? there : bytes - there;
+    device->ops->copy(device, data + there, data, more, TS_QUEUE_COMPUTE);
+    there += more;
+  }
+  wait_for_device();
+  ts_free(values);
+}
+
 static void data_create(data_set *set, const ts_graph *g) {
   const ts_node *node = &g->node[0];
   set->memory = backend->allocate(data_bytes(g));
-  char *host = device == NULL ? set->memory : ts_map(data_bytes(g));
   size_t at = 0;
   for (int i = 0; i < g->n_tensors; ++i) {
     set->tensor[i] = set->memory + at;
-    fill(&g->tensor[i], host + at, ts_tensor_count(g, i));
+    (device != NULL ? fill_on_device : fill_on_host)(&g->tensor[i], set->tensor[i], ts_tensor_count(g, i));
     at += padded(g, i);
-  }
-  if (device != NULL) {
-    device->ops->copy(device, set->memory, host, at, TS_QUEUE_COMPUTE);
-    wait_for_device();
-    ts_unmap(host, at);
   }
   for (int i = 0; i < node->n_out && i < ts_op_get(node->op)->n_inplace; ++i) {
     set->tensor[node->out[i]] = set->tensor[node->in[i]];
@@ -380,7 +394,7 @@ static double measure(const ts_graph *g, int threads) {
   enum { CALLS = 200 };
   double seconds[CALLS];
   const ts_kernel *kernel = backend->kernel(g->node[0].op);
-  ts_target target = {backend, threads, false};
+  ts_target target = {backend, threads, TS_CUDNN_NEVER};
   void *prepared = NULL;
   size_t bytes = kernel->prepare == NULL ? 0 : kernel->prepare(&target, g, &g->node[0], &prepared);
   void *workspace = backend->allocate(bytes + 1);
@@ -433,24 +447,6 @@ static double memory_speed(int threads) {
   return 3e-9 * COUNT * sizeof *a / best;
 }
 
-/* GB/s of a copy on the device, read and written. */
-static double device_speed(void) {
-  enum { BYTES = 1 << 30, RUNS = 11 };
-  char *from = backend->allocate(BYTES), *to = backend->allocate(BYTES);
-  double seconds[RUNS];
-  device_clock c = {NULL, NULL};
-  for (int i = 0; i < RUNS; ++i) {
-    begin(&c);
-    device->ops->copy(device, to, from, BYTES, TS_QUEUE_COMPUTE);
-    seconds[i] = end(&c);
-  }
-  qsort(seconds, RUNS, sizeof *seconds, compare_seconds);
-  stop(&c);
-  backend->release(from, BYTES);
-  backend->release(to, BYTES);
-  return 2e-9 * BYTES / seconds[RUNS / 2];
-}
-
 static void open_device(void) {
   ts_error err = {0};
   const ts_cuda_options options = {.local_rank = 0};
@@ -469,7 +465,7 @@ int main(int argc, char **argv) {
   if (cuda) {
     open_device();
   }
-  double memory = cuda ? device_speed() : memory_speed(threads);
+  double memory = cuda ? 1e-9 * ts_copy_rate(backend, (size_t) 1 << 30) : memory_speed(threads);
   printf("%s, %d threads, memory %.1f GB/s\n", backend->describe(), threads, memory);
   for (size_t r = 0; r < sizeof rows / sizeof *rows; ++r) {
     for (int d = 0; d < 3 && (argc < 3 || strcmp(argv[2], rows[r].name) == 0); ++d) {
@@ -478,6 +474,7 @@ int main(int argc, char **argv) {
       double seconds = measure(g, threads), speed = bytes_moved(g) / seconds * 1e-9;
       printf("%-14s %-5s %9.0f us %7.1f GB/s %6.2f\n", rows[r].name, ts_dtype_name(dtypes[d]), seconds * 1e6, speed,
              speed / memory);
+      fflush(stdout);
       ts_graph_destroy(&g);
     }
   }

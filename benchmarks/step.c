@@ -1,12 +1,14 @@
 /* Training steps of a deck, in units of the GEMM peak of the same run.
  *
- *     mpiexec -n RANKS benchmarks/step DECK STEPS [key=value ...]
+ *     mpiexec -n RANKS benchmarks/step [-v] DECK STEPS [key=value ...]
  *
+ * -v: what is measured to choose algorithms is printed.
  * First the peak: the best of five square products up to 4096^3 (on a GPU: one of 8192^3) in the deck's working dtype,
  * through the same kernels with the same threads, on all ranks at once.  Then steps on made-up tokens; the median
  * counts.  Model FLOPs are the causal half, 6 N + 6 L C T a token, and on a GPU also 6 N + 12 L C T, each as a part of
- * the datasheet's rate (run/program.h).  The table says where a step's time went, by op, on rank 0; on a GPU from steps
- * of their own, because a step that is observed is not replayed. */
+ * the datasheet's rate (run/program.h).  The table says where the time of a few more steps went that were observed, by
+ * op and by what its nodes work on, on rank 0, and how much of it nothing goes below: the operations at that peak or, on
+ * a GPU, the bytes that must move at the rate of a copy, whichever takes longer. */
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/random.h"
@@ -45,33 +47,95 @@ static double find_peak(const ts_backend *backend, ts_dtype dtype, int threads) 
 
 /* ---- time by op ---- */
 
+enum { MOST_KINDS = 512 };
+
+/* Nodes of one op that do the same work: FLOPs, bytes and extents. */
+typedef struct kind {
+  const ts_node *node; /* one of them */
+  double flops, bytes, seconds;
+  int calls;
+} kind;
+
 typedef struct profile {
-  double seconds[TS_N_OPS];
-  int calls[TS_N_OPS];
+  const ts_graph *graph;
+  kind kind[MOST_KINDS];
+  int n;
 } profile;
 
 static void observe(void *user, const ts_node *node, bool collective, double start, double seconds) {
   (void) collective;
   (void) start;
   profile *p = user;
-  p->seconds[node->op] += seconds;
-  ++p->calls[node->op];
+  double flops = ts_node_flops(p->graph, node), bytes = ts_node_bytes(p->graph, node);
+  int i = 0;
+  while (i < p->n && (p->kind[i].node->op != node->op || p->kind[i].flops != flops || p->kind[i].bytes != bytes)) {
+    ++i;
+  }
+  if (i == p->n) {
+    TS_CHECK(p->n < MOST_KINDS, "more than %d kinds of nodes", MOST_KINDS);
+    p->kind[p->n++] = (kind){.node = node, .flops = flops, .bytes = bytes};
+  }
+  p->kind[i].seconds += seconds;
+  ++p->kind[i].calls;
 }
 
-static void print_profile(const profile *p, int steps, double step_seconds) {
-  printf("  %-18s %10s %8s %8s\n", "op", "calls/step", "ms/step", "% step");
-  for (int left = TS_N_OPS, done = 0; done < left; ++done) {
-    int best = -1;
-    static bool shown[TS_N_OPS];
-    for (int op = 0; op < TS_N_OPS; ++op) {
-      best = !shown[op] && p->calls[op] > 0 && (best < 0 || p->seconds[op] > p->seconds[best]) ? op : best;
+/* What nothing goes below: the operations at the peak, the bytes at the copy's rate (0: not known). */
+typedef struct ceilings {
+  double peak, copy;
+} ceilings;
+
+static double limit_of(const kind *k, const ceilings *c) {
+  double operations = k->flops / c->peak, bytes = c->copy > 0 ? k->bytes / c->copy : 0;
+  return operations > bytes ? operations : bytes;
+}
+
+static int by_time(const void *a, const void *b) {
+  double x = ((const kind *) a)->seconds, y = ((const kind *) b)->seconds;
+  return (x < y) - (x > y);
+}
+
+static void print_shapes(const ts_graph *graph, const ts_node *node) {
+  for (int i = 0; i < 2 && i < node->n_in && node->in[i] != TS_NONE; ++i) {
+    const ts_shape *shape = &graph->tensor[node->in[i]].shape;
+    printf(" ");
+    for (int d = 0; d < shape->n; ++d) {
+      printf("%s%lld", d > 0 ? "x" : "", (long long) shape->d[d]);
     }
-    if (best < 0) {
-      return;
+  }
+}
+
+static void print_row(const char *name, const kind *k, const ceilings *c, int steps, double step_seconds) {
+  double seconds = k->seconds / steps, limit = limit_of(k, c) * k->calls / steps;
+  printf("  %-24s %8.1f %8.2f %6.1f%% %8.1f%%", name, (double) k->calls / steps, 1e3 * seconds,
+         100 * seconds / step_seconds, 100 * limit / seconds);
+}
+
+/* Ops by their time; of those that come in several kinds, these behind them as far as they matter. */
+static void print_profile(profile *p, const ceilings *c, int steps, double step_seconds) {
+  printf("  %-24s %8s %8s %7s %9s\n", "op", "calls", "ms", "step", "of limit");
+  kind op[TS_N_OPS] = {0};
+  double limit[TS_N_OPS] = {0};
+  qsort(p->kind, (size_t) p->n, sizeof *p->kind, by_time);
+  for (int i = 0; i < p->n; ++i) {
+    kind *sum = &op[p->kind[i].node->op];
+    sum->node = p->kind[i].node;
+    sum->seconds += p->kind[i].seconds;
+    sum->calls += p->kind[i].calls;
+    limit[sum->node->op] += limit_of(&p->kind[i], c) * p->kind[i].calls;
+  }
+  qsort(op, TS_N_OPS, sizeof *op, by_time);
+  for (int o = 0; o < TS_N_OPS && op[o].calls > 0; ++o) {
+    op[o].flops = limit[op[o].node->op] / op[o].calls * c->peak;
+    print_row(ts_op_get(op[o].node->op)->name, &op[o], c, steps, step_seconds);
+    printf("\n");
+    for (int i = 0; i < p->n; ++i) {
+      const kind *k = &p->kind[i];
+      if (k->node->op == op[o].node->op && k->seconds > 0.002 * step_seconds * steps) {
+        print_row("", k, c, steps, step_seconds);
+        print_shapes(p->graph, k->node);
+        printf("\n");
+      }
     }
-    shown[best] = true;
-    printf("  %-18s %10.1f %8.2f %7.1f%%\n", ts_op_get((ts_op) best)->name, (double) p->calls[best] / steps,
-           1e3 * p->seconds[best] / steps, 100 * p->seconds[best] / steps / step_seconds);
   }
 }
 
@@ -108,16 +172,9 @@ typedef struct measured {
   ts_step_result last;
 } measured;
 
-static measured run_steps(ts_engine *engine, ts_world *world, const ts_deck *deck, int steps, profile *p) {
-  ts_batch *batch = make_batch(engine, deck);
+static measured run_steps(ts_engine *engine, ts_world *world, const ts_batch *batch, int steps) {
   step_times times[MOST_STEPS];
   measured m = {0};
-  bool device = ts_engine_program(engine)->target.backend->device != NULL; /* there the second step is recorded */
-  int warm = device || deck->data.sequence_length < 16384 ? 3 : 1;
-  for (int s = 0; s < warm; ++s) {
-    one_step(engine, batch, &m.last);
-  }
-  *p = (profile){0};
   for (int s = 0; s < steps; ++s) {
     ts_comm *all = ts_world_all(world);
     all->ops->barrier(all);
@@ -126,7 +183,6 @@ static measured run_steps(ts_engine *engine, ts_world *world, const ts_deck *dec
     times[s].exposed = m.last.exposed_seconds;
     times[s].bubble = m.last.bubble;
   }
-  ts_batch_destroy(&batch);
   qsort(times, (size_t) steps, sizeof *times, by_seconds);
   const ts_program *program = ts_engine_program(engine);
   m.median = times[steps / 2];
@@ -136,18 +192,20 @@ static measured run_steps(ts_engine *engine, ts_world *world, const ts_deck *dec
   return m;
 }
 
-static measured measure(ts_world *world, ts_deck *deck, int steps, bool observed, profile *p) {
-  ts_engine *engine = NULL;
-  ts_error err = {0};
-  ts_engine_options options = {.world = world, .deck = deck, .abilities = TS_CAN_TRAIN};
-  if (observed) {
-    options.observer = observe;
-    options.observer_user = p;
-  }
-  TS_CHECK(ts_engine_create(&options, &engine, &err) == TS_OK, "%s", err.text);
-  measured m = run_steps(engine, world, deck, steps, p);
-  ts_engine_destroy(&engine);
-  return m;
+/* Steps that count, then those of which every node is observed. */
+static void measure(ts_engine *engine, ts_world *world, const ts_deck *deck, int steps, int observed, measured *m,
+                    measured *of_observed, profile *p) {
+  const ts_program *program = ts_engine_program(engine);
+  ts_batch *batch = make_batch(engine, deck);
+  bool device = program->target.backend->device != NULL; /* there the second step is recorded */
+  int warm = device || deck->data.sequence_length < 16384 ? 3 : 1;
+  (void) run_steps(engine, world, batch, warm);
+  *m = run_steps(engine, world, batch, steps);
+  p->graph = program->graph;
+  ts_executor_set_observer(ts_engine_executor(engine), observe, p);
+  *of_observed = run_steps(engine, world, batch, observed);
+  ts_executor_set_observer(ts_engine_executor(engine), NULL, NULL);
+  ts_batch_destroy(&batch);
 }
 
 static void print_mfu(const measured *m, double datasheet) {
@@ -168,7 +226,12 @@ int main(int argc, char **argv) {
   const ts_backend *backend;
   ts_text said = {0};
   ts_mesh mesh;
-  TS_CHECK(argc >= 3, "usage: %s DECK STEPS [key=value ...]", argv[0]);
+  if (argc > 1 && strcmp(argv[1], "-v") == 0) {
+    ts_log_configure(TS_LOG_DEBUG, ts_world_rank(world) == 0);
+    --argc;
+    ++argv;
+  }
+  TS_CHECK(argc >= 3, "usage: step [-v] DECK STEPS [key=value ...]");
   int steps = atoi(argv[2]) > 0 && atoi(argv[2]) < MOST_STEPS ? atoi(argv[2]) : 5, ranks = ts_world_size(world);
   TS_CHECK(ts_deck_read(argv[1], argv + 3, argc - 3, &deck, &err) == TS_OK &&
                ts_deck_mesh(deck, ranks, ts_world_rank(world), &mesh, &err) == TS_OK &&
@@ -179,12 +242,16 @@ int main(int argc, char **argv) {
   ts_dtype dtype = ts_deck_dtype(deck);
   int threads = ts_engine_threads(deck, ts_world_local_size(world));
   double peak = find_peak(backend, dtype, threads) * ranks;
-  profile p;
   ts_device *device = ts_backend_device(backend);
-  measured m = measure(world, deck, steps, device == NULL, &p), observed = m;
-  if (device != NULL) {
-    observed = measure(world, deck, 3, true, &p);
-  }
+  ceilings c = {peak / ranks, device != NULL ? ts_copy_rate(backend, (size_t) 1 << 30) : 0};
+  const int observed = device != NULL ? 3 : 1;
+  profile *p = ts_calloc(1, sizeof *p);
+  ts_engine *engine = NULL;
+  TS_CHECK(ts_engine_create(&(ts_engine_options){.world = world, .deck = deck, .abilities = TS_CAN_TRAIN}, &engine,
+                            &err) == TS_OK,
+           "%s", err.text);
+  measured m, of_observed;
+  measure(engine, world, deck, steps, observed, &m, &of_observed, p);
   if (ts_world_rank(world) == 0) {
     double tokens = (double) (deck->train_batch_size * deck->data.sequence_length);
     printf(
@@ -206,8 +273,10 @@ int main(int argc, char **argv) {
     }
     printf("\n");
     print_mfu(&m, device != NULL ? device->ops->peak_flops(device, dtype) * ranks : 0);
-    print_profile(&p, device != NULL ? 3 : steps, observed.median.seconds);
+    print_profile(p, &c, observed, of_observed.median.seconds);
   }
+  ts_engine_destroy(&engine);
+  ts_free(p);
   ts_text_free(&said);
   ts_deck_destroy(&deck);
   ts_world_destroy(&world);

@@ -76,13 +76,18 @@ void ts_engine_say_overflow(ts_engine *e) {
 typedef struct seed {
   ts_init init;
   uint64_t key;
+  int threads;
 } seed;
 
 static void draw(void *user, int64_t first, int64_t count, bool owned, float *value) {
   (void) owned;
   const seed *s = user;
   if (s->init.kind == TS_INIT_NORMAL) {
-    ts_random_normal(s->key, first, count, s->init.std, value);
+    const int64_t piece = 4096;
+#pragma omp parallel for num_threads(s->threads) schedule(static)
+    for (int64_t i = 0; i < count; i += piece) {
+      ts_random_normal(s->key, first + i, count - i < piece ? count - i : piece, s->init.std, value + i);
+    }
     return;
   }
   for (int64_t i = 0; i < count; ++i) {
@@ -91,7 +96,7 @@ static void draw(void *user, int64_t first, int64_t count, bool owned, float *va
 }
 
 static void initialise_from_seed(ts_engine *e, const ts_parameter *p) {
-  seed s = {p->init, ts_mix((uint64_t) e->deck->run.seed, ts_hash_name(p->name))};
+  seed s = {p->init, ts_mix((uint64_t) e->deck->run.seed, ts_hash_name(p->name)), ts_engine_program(e)->target.threads};
   ts_engine_write_parameter(e, p, draw, &s);
 }
 

@@ -6,6 +6,7 @@
 #include "base/random.h"
 #include "ops/build.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { RANDOM = 1 << 16 /* values that are repeated */ };
@@ -76,7 +77,7 @@ double ts_product_flops(const ts_backend *backend, int64_t n, ts_dtype dtype, in
   p.c = backend->allocate(p.bytes);
   fill(&p, p.a, 1, dtype);
   fill(&p, p.b, 2, dtype);
-  ts_target target = {backend, threads, false};
+  ts_target target = {backend, threads, TS_CUDNN_NEVER};
   const ts_kernel *kernel = backend->kernel(TS_OP_MATMUL);
   ts_kernel_call call = {.graph = g,
                          .node = &g->node[0],
@@ -113,4 +114,30 @@ double ts_peak_flops(int threads, ts_dtype dtype) {
     best = busy_part(n, threads) > busy_part(best, threads) ? n : best;
   }
   return ts_product_flops(ts_backend_cpu(), best, dtype, threads, 0.03);
+}
+
+static int by_value(const void *a, const void *b) {
+  double x = *(const double *) a, y = *(const double *) b;
+  return (x > y) - (x < y);
+}
+
+double ts_copy_rate(const ts_backend *backend, size_t bytes) {
+  enum { RUNS = 21 };
+  ts_device *device = ts_backend_device(backend);
+  void *from = backend->allocate(bytes), *to = backend->allocate(bytes),
+       *begin = device->ops->event_create(device, true), *end = device->ops->event_create(device, true);
+  double seconds[RUNS];
+  for (int i = 0; i < RUNS; ++i) {
+    device->ops->record(device, begin, TS_QUEUE_COMPUTE);
+    device->ops->copy(device, to, from, bytes, TS_QUEUE_COMPUTE);
+    device->ops->record(device, end, TS_QUEUE_COMPUTE);
+    device->ops->finish(device, end);
+    seconds[i] = device->ops->seconds(device, begin, end);
+  }
+  qsort(seconds, RUNS, sizeof *seconds, by_value);
+  device->ops->event_destroy(device, begin);
+  device->ops->event_destroy(device, end);
+  backend->release(from, bytes);
+  backend->release(to, bytes);
+  return 2 * (double) bytes / seconds[RUNS / 2];
 }

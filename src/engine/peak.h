@@ -16,4 +16,8 @@ double ts_product_flops(const ts_backend *backend, int64_t n, ts_dtype dtype, in
  * 0.05 s: what MFU is a part of, and what limits of time are made from. Not collective. */
 double ts_peak_flops(int threads, ts_dtype dtype);
 
+/** Bytes/s, read and written, of a copy of so many bytes from a device's memory to its memory, by device events: the
+ * median of 21.  For a backend with an open device. Not collective. */
+double ts_copy_rate(const ts_backend *backend, size_t bytes);
+
 #endif
