@@ -130,18 +130,21 @@ static void set_pointers(const ts_blas *blas, void *bias, void *aux) {
 
 /* ---- algorithms ---- */
 
-int ts_blas_candidates(const ts_blas *blas, uint32_t alignment, cublasLtMatmulHeuristicResult_t *result, int wanted) {
+int ts_blas_candidates(const ts_blas *blas, bool aligned, cublasLtMatmulHeuristicResult_t *result, int wanted) {
   cublasLtMatmulPreference_t preference;
   int found = 0, good = 0;
   TS_BLAS(cublasLtMatmulPreferenceCreate(&preference));
   set_attribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t) TS_BLAS_LIBRARY_WORKSPACE);
   set_attribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
                 (uint32_t) CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
-  set_attribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment);
-  set_attribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment);
-  set_attribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment);
-  set_attribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment);
-  set_pointers(blas, (void *) (uintptr_t) alignment, (void *) (uintptr_t) TS_BLAS_ALIGN);
+  const ts_blas_spec *s = &blas->spec;
+  uint32_t in = aligned ? TS_BLAS_ALIGN : (uint32_t) ts_dtype_size(s->in),
+           out = aligned ? TS_BLAS_ALIGN : (uint32_t) ts_dtype_size(s->out); /* fp32 at 2 bytes it does not take */
+  set_attribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, in);
+  set_attribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, in);
+  set_attribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, out);
+  set_attribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, out);
+  set_pointers(blas, (void *) (uintptr_t) out, (void *) (uintptr_t) TS_BLAS_ALIGN);
   cublasStatus_t code = cublasLtMatmulAlgoGetHeuristic(library()->handle, blas->product, blas->b, blas->a, blas->c,
                                                        blas->c, preference, wanted, result, &found);
   TS_BLAS(cublasLtMatmulPreferenceDestroy(preference));
@@ -156,8 +159,8 @@ int ts_blas_candidates(const ts_blas *blas, uint32_t alignment, cublasLtMatmulHe
 static cublasLtMatmulAlgo_t first_candidate(const ts_blas *blas) {
   cublasLtMatmulHeuristicResult_t result[TS_BLAS_CANDIDATES];
   char text[TS_BLAS_SPEC_TEXT];
-  TS_CHECK(ts_blas_candidates(blas, TS_BLAS_ALIGN, result, TS_BLAS_CANDIDATES) > 0,
-           "%s has no algorithm for the product %s", ts_cuda_blas_describe(), ts_blas_spec_text(&blas->spec, text));
+  TS_CHECK(ts_blas_candidates(blas, true, result, TS_BLAS_CANDIDATES) > 0, "%s has no algorithm for the product %s",
+           ts_cuda_blas_describe(), ts_blas_spec_text(&blas->spec, text));
   return result[0].algo;
 }
 
@@ -222,7 +225,7 @@ ts_blas *ts_blas_create(const ts_blas_spec *spec) {
   ts_blas_measure(blas);
   blas->aligned = choose_algorithm(blas, &blas->leaves_prior);
   cublasLtMatmulHeuristicResult_t result[TS_BLAS_CANDIDATES] = {};
-  blas->runs_unaligned = ts_blas_candidates(blas, (uint32_t) ts_dtype_size(s->in), result, TS_BLAS_CANDIDATES) > 0;
+  blas->runs_unaligned = ts_blas_candidates(blas, false, result, TS_BLAS_CANDIDATES) > 0;
   blas->unaligned = result[0].algo;
   return blas;
 }

@@ -148,7 +148,7 @@ static const double FASTER = 0.98;
 static void measure_candidates(const ts_blas *blas, bench *b) {
   ts_device *device = &ts_cuda_opened()->base;
   cublasLtMatmulHeuristicResult_t candidate[TS_BLAS_CANDIDATES];
-  int n = ts_blas_candidates(blas, TS_BLAS_ALIGN, candidate, TS_BLAS_CANDIDATES), best = -1;
+  int n = ts_blas_candidates(blas, true, candidate, TS_BLAS_CANDIDATES), best = -1;
   double least = 0;
   void *event[2] = {device->ops->event_create(device, true), device->ops->event_create(device, true)};
   for (int i = 0; i < n; ++i) {
@@ -198,7 +198,7 @@ static const ts_kernel *row_of_products(ts_op op) {
 
 /* Preparing a node makes the plans of its products, whatever they are: each is measured as it is made. */
 void ts_cuda_choices_measure(const ts_graph *graph) {
-  ts_target target = {ts_backend_cuda(), 1, false};
+  ts_target target = {ts_backend_cuda(), 1, TS_CUDNN_NEVER};
   measuring = true;
   for (ts_nid i = 0; i < graph->n_nodes; ++i) {
     const ts_node *node = &graph->node[i];

@@ -27,9 +27,10 @@ struct ts_blas {
 /** End the job unless \a code is success, with device, op and call. Not collective. */
 void ts_blas_check(cublasStatus_t code, const char *file, int line, const char *call);
 
-/** The heuristic's algorithms for operands of an alignment in bytes, best first by its estimate, all of them usable.
+/** The heuristic's algorithms for operands that are aligned to TS_BLAS_ALIGN, or only to their elements, best first by
+ * its estimate, all of them usable.
  * \return how many, at most \a wanted. Not collective. */
-int ts_blas_candidates(const ts_blas *blas, uint32_t alignment, cublasLtMatmulHeuristicResult_t *result, int wanted);
+int ts_blas_candidates(const ts_blas *blas, bool aligned, cublasLtMatmulHeuristicResult_t *result, int wanted);
 
 /** ts_blas_run by a given algorithm; _try gives back what cuBLASLt says to it. Not collective. */
 cublasStatus_t ts_blas_try_algorithm(const ts_blas *blas, const ts_blas_operands *operands,

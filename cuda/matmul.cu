@@ -1,5 +1,6 @@
 /* MATMUL: a product of cuBLASLt, and what that has no type or shape for finished by a kernel of our own:
- * - fp32 rounded to 16 bits: by way of an fp32 product in the workspace;
+ * - fp32 rounded to 16 bits, and a bias that would be added to what was rounded: by way of an fp32 product in the
+ *   workspace;
  * - 16 bits to fp32 with a bias, which would have to be fp32 there: added in place afterwards;
  * - K = 0, which has no product: bias and prior alone.
  * Cost: 2 m n k operations; see blas.h and ts_blas_finish for bytes. */
@@ -91,6 +92,13 @@ static bool is_wide(const matmul *p) {
   return p->spec.out != p->c;
 }
 
+/* Where rows are not aligned to 16 bytes cuBLASLt (13.1) rounds the product before it adds the bias, and rounds that. */
+static bool rounds_twice(const ts_node *node, const matmul *p) {
+  const ts_blas_spec *s = &p->spec;
+  int64_t rows = (s->transpose_a ? s->m : s->k) | (s->transpose_b ? s->k : s->n) | s->n;
+  return node->op == TS_OP_MATMUL && has_bias(node) && ts_dtype_is_half(p->c) && rows % 8 != 0;
+}
+
 static matmul describe_matmul(const ts_graph *graph, const ts_node *node) {
   const ts_tensor *a = &graph->tensor[node->in[0]], *b = &graph->tensor[node->in[1]];
   bool ta = node->attr.matmul.transpose_a, tb = node->attr.matmul.transpose_b;
@@ -102,7 +110,7 @@ static matmul describe_matmul(const ts_graph *graph, const ts_node *node) {
   p.spec.transpose_a = ta;
   p.spec.transpose_b = tb;
   p.spec.in = a->dtype;
-  p.spec.out = a->dtype == TS_F32 ? TS_F32 : p.c;
+  p.spec.out = a->dtype == TS_F32 || rounds_twice(node, &p) ? TS_F32 : p.c;
   p.spec.prior = is_wide(&p) ? TS_BLAS_NO_PRIOR : ts_blas_prior_of(node, 0);
   p.bias_after = has_bias(node) && (is_wide(&p) || p.c != a->dtype);
   p.spec.epilogue = has_bias(node) && !p.bias_after ? TS_BLAS_BIAS : TS_BLAS_PLAIN;

@@ -62,35 +62,39 @@ static double dot(const ts_blas_spec *s, const matrix *x, int64_t i, int64_t j) 
   return sum;
 }
 
-/* One rounding to bf16 is 2^-9 of the value, to fp16 2^-12; gelu's slope is below 1.13, so that what the hardware's
- * tanh is off by (2^-11) times an argument below 16 is the rest: 2^-7 absolute. */
-static bool is_near(const char *what, ts_dtype in, double got, double exact) {
-  bool near = fabs(got - exact) <= run_rounding(in) * fabs(exact) + 0x1p-7;
+/* One rounding to bf16 is 2^-9 of the value, to fp16 2^-12, and so much of what is rounded on the way there; what the
+ * hardware's tanh is off by (2^-11) times an argument below 16 is the rest: 2^-7 absolute. */
+static bool is_near(const char *what, ts_dtype in, double got, double exact, double rounded_before) {
+  bool near = fabs(got - exact) <= run_rounding(in) * (fabs(exact) + rounded_before) + 0x1p-7;
   if (!near) {
     tap_note("%s is %.9g, should be %.9g", what, got, exact);
   }
   return near;
 }
 
+/* Seen on an H100 with cuBLASLt 13.1: where rows are not aligned to 16 bytes the product is rounded before the bias is
+ * added; GELU's slope and the product are rounded before they are multiplied. */
 static bool check_row(const product *p, const matrix *x, const matrix *out, int64_t i) {
   const ts_blas_spec *s = &p->spec;
-  bool right = true;
+  bool right = true, rows_are_aligned = (s->lda | s->ldb | s->ldc) % 8 == 0;
   for (int64_t j = 0; j < s->n && right; ++j) {
-    double exact = dot(s, x, i, j), aux = run_get(&x[AUX].host, i * s->n + j);
-    if (s->epilogue == TS_BLAS_BIAS || s->epilogue == TS_BLAS_GELU) {
-      exact += run_get(&x[BIAS].host, j);
-    }
+    double exact = dot(s, x, i, j), before = 0, aux = run_get(&x[AUX].host, i * s->n + j);
     if (s->prior != TS_BLAS_NO_PRIOR && p->beta != 0) {
       exact += p->beta * run_get(&x[p->other ? PRIOR : C].host, i * s->ldc + j);
     }
+    if (s->epilogue == TS_BLAS_BIAS || s->epilogue == TS_BLAS_GELU) {
+      before = rows_are_aligned ? 0 : fabs(exact);
+      exact += run_get(&x[BIAS].host, j);
+    }
     if (s->epilogue == TS_BLAS_GELU) {
-      right = is_near("aux", s->in, run_get(&out[AUX].host, i * s->n + j), exact);
+      right = is_near("aux", s->in, run_get(&out[AUX].host, i * s->n + j), exact, 0);
       exact = gelu(exact);
     }
     if (s->epilogue == TS_BLAS_DGELU) {
+      before = fabs(exact) + fabs(exact * gelu_slope(aux));
       exact *= gelu_slope(aux);
     }
-    right = right && is_near("c", s->in, run_get(&out[C].host, i * s->ldc + j), exact);
+    right = right && is_near("c", s->in, run_get(&out[C].host, i * s->ldc + j), exact, before);
   }
   return right;
 }
@@ -394,7 +398,7 @@ static void check_planning(size_t workspace[N_NODES]) {
   for (int i = 0; i < N_NODES; ++i) {
     void *prepared = NULL;
     const ts_kernel *row = ts_backend_cuda()->kernel(g.node[i].op);
-    ts_target target = {ts_backend_cuda(), 1, false};
+    ts_target target = {ts_backend_cuda(), 1, TS_CUDNN_NEVER};
     workspace[i] = row->prepare(&target, &g.graph, &g.node[i], NULL);
     tap_ok(workspace[i] == row->prepare(&target, &g.graph, &g.node[i], &prepared) && workspace[i] >= TS_BLAS_WORKSPACE,
            "node %d needs %zu bytes of workspace", i, workspace[i]);

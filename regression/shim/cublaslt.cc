@@ -294,7 +294,8 @@ static size_t minimum(size_t a, size_t b) {
 
 static bool is_allowed(const call *k, const shim_preference *p, const method *m) {
   size_t alignment = minimum(minimum(p->a, p->b), minimum(p->c, p->d));
-  if (has_bias(&k->p) && (uintptr_t) k->p.bias % m->alignment != 0) {
+  size_t element = is_narrow(k->d.type) ? 2 : 4;
+  if (has_bias(&k->p) && ((uintptr_t) k->p.bias % m->alignment != 0 || (uintptr_t) k->p.bias % element != 0)) {
     return false;
   }
   return m->alignment <= alignment && (m->reduction == 0 || (m->reduction & p->reductions) != 0) &&
@@ -388,13 +389,20 @@ static std::vector<float> gathered(const void *x, const shim_matrix *m, bool k_i
   return y;
 }
 
-static double gelu(double x) {
-  return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+static double rounded(double x, cudaDataType_t type) {
+  uint32_t word;
+  put(&word, type, 0, x);
+  return get(&word, type, 0);
 }
 
-static double gelu_slope(double x) {
+/* As seen on an H100: the tanh in the type of D, the slope rounded to it. */
+static double gelu(double x, cudaDataType_t type) {
+  return 0.5 * x * (1 + rounded(tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)), type));
+}
+
+static double gelu_slope(double x, cudaDataType_t type) {
   double t = tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
-  return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
+  return rounded(0.5 * (1 + t) + 0.5 * x * (1 - t * t) * sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x), type);
 }
 
 struct work {
@@ -433,19 +441,24 @@ static void sum_column(const work *w, const std::vector<float> &a, const std::ve
   }
 }
 
+static bool rows_are_aligned(const call *k) {
+  return (k->a.ld | k->b.ld | k->d.ld) % 8 == 0;
+}
+
 /* The epilogue of one element. */
 static double finish(const work *w, double x, uint64_t row, uint64_t column) {
   const shim_product *p = &w->k.p;
   cudaDataType_t type = w->k.d.type;
   if (p->epilogue & 4) {
+    x = rows_are_aligned(&w->k) ? x : rounded(x, type); /* seen on an H100 */
     x += get(p->bias, type, (int64_t) row);
   }
   int64_t aux = (int64_t) row + (int64_t) column * p->aux_ld;
   if (p->epilogue & 32) {
     put(p->aux, type, aux, x);
-    x = gelu(x);
+    x = gelu(x, type);
   } else if (p->epilogue & 64) {
-    x *= gelu_slope(get(p->aux, type, aux));
+    x = rounded(x, type) * gelu_slope(get(p->aux, type, aux), type);
   }
   return x;
 }
