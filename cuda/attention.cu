@@ -344,12 +344,13 @@ static size_t own_workspace(const ts_graph *graph, const ts_node *node) {
 
 /* The plan for memory has room for either where both may compute it. */
 static size_t set_up_attention(const ts_target *target, const ts_graph *graph, const ts_node *node, void **prepared) {
-  bool either = target != NULL && target->cudnn && ts_cudnn_supports(graph, node);
-  size_t own = own_workspace(graph, node), theirs = either ? ts_cudnn_workspace(graph, node) : 0;
-  ts_attention_choice question = ts_attention_question(graph, node);
+  bool any_order = target != NULL && target->cudnn == TS_CUDNN_ANY_ORDER;
+  bool either = target != NULL && target->cudnn != TS_CUDNN_NEVER && ts_cudnn_supports(graph, node, any_order);
+  size_t own = own_workspace(graph, node), theirs = either ? ts_cudnn_workspace(graph, node, any_order) : 0;
+  ts_attention_choice question = ts_attention_question(graph, node, any_order);
   if (prepared != NULL && either && ts_attention_by_cudnn(&question)) {
     ts_error err = {};
-    *prepared = ts_cudnn_plan_create(graph, node, NULL, &err);
+    *prepared = ts_cudnn_plan_create(graph, node, any_order, NULL, &err);
     if (*prepared == NULL) {
       ts_log(TS_LOG_WARNING, "%s: cuDNN was chosen and has no plan now (%s): our kernel computes it", node->name,
              err.text);

@@ -21,7 +21,7 @@ static struct table {
 
 /* ---- the table ---- */
 
-ts_attention_choice ts_attention_question(const ts_graph *graph, const ts_node *node) {
+ts_attention_choice ts_attention_question(const ts_graph *graph, const ts_node *node, bool any_order) {
   const ts_tensor *q = &graph->tensor[node->in[node->op == TS_OP_ATTENTION ? 0 : 1]];
   ts_attention_choice c = {};
   c.batch = q->shape.d[0];
@@ -31,6 +31,7 @@ ts_attention_choice ts_attention_question(const ts_graph *graph, const ts_node *
   c.head_dim = node->attr.attention.head_dim;
   c.backward = node->op == TS_OP_ATTENTION_DX;
   c.causal = node->attr.attention.causal;
+  c.any_order = c.backward && any_order;
   return c;
 }
 
@@ -38,7 +39,8 @@ static const ts_attention_choice *find_choice(const ts_attention_choice *q) {
   for (int i = 0; i < table.n; ++i) {
     const ts_attention_choice *c = &table.row[i];
     if (c->batch == q->batch && c->length == q->length && c->heads == q->heads && c->kv_heads == q->kv_heads &&
-        c->head_dim == q->head_dim && c->backward == q->backward && c->causal == q->causal) {
+        c->head_dim == q->head_dim && c->backward == q->backward && c->causal == q->causal &&
+        c->any_order == q->any_order) {
       return c;
     }
   }
@@ -63,9 +65,9 @@ void ts_attention_choices_clear(void) {
 /* ---- text ---- */
 
 static void write_line(const ts_attention_choice *c, char *line) {
-  snprintf(line, LINE, "attention pass=%s b=%" PRId64 " t=%" PRId64 " h=%d g=%d d=%d causal=%d by=%s",
+  snprintf(line, LINE, "attention pass=%s b=%" PRId64 " t=%" PRId64 " h=%d g=%d d=%d causal=%d%s by=%s",
            c->backward ? "backward" : "forward", c->batch, c->length, c->heads, c->kv_heads, c->head_dim, c->causal,
-           c->cudnn ? "cudnn" : "own");
+           c->any_order ? " order=any" : "", c->cudnn ? "cudnn" : "own");
 }
 
 void ts_attention_choices_write(ts_text *to) {
@@ -79,10 +81,14 @@ void ts_attention_choices_write(ts_text *to) {
 /* What was understood is written again and must be the same text. */
 bool ts_attention_choice_read(const char *line, ts_attention_choice *c) {
   char pass[16], by[16], again[LINE];
-  int causal;
+  int causal, end = 0;
   memset(c, 0, sizeof *c);
-  if (sscanf(line, "attention pass=%15s b=%" SCNd64 " t=%" SCNd64 " h=%d g=%d d=%d causal=%d by=%15s", pass, &c->batch,
-             &c->length, &c->heads, &c->kv_heads, &c->head_dim, &causal, by) != 8) {
+  if (sscanf(line, "attention pass=%15s b=%" SCNd64 " t=%" SCNd64 " h=%d g=%d d=%d causal=%d%n", pass, &c->batch,
+             &c->length, &c->heads, &c->kv_heads, &c->head_dim, &causal, &end) != 7) {
+    return false;
+  }
+  c->any_order = strncmp(line + end, " order=any", 10) == 0;
+  if (sscanf(line + end + (c->any_order ? 10 : 0), " by=%15s", by) != 1) {
     return false;
   }
   c->backward = strcmp(pass, "backward") == 0;
@@ -165,7 +171,7 @@ typedef struct bench {
 } bench;
 
 static bool make_attention_bench(const ts_graph *graph, const ts_node *node, size_t workspace, bench *b) {
-  ts_attention_choice c = ts_attention_question(graph, node);
+  ts_attention_choice c = ts_attention_question(graph, node, false);
   int64_t q = c.batch * c.length * c.heads * c.head_dim, kv = c.batch * c.length * c.kv_heads * c.head_dim;
   size_t q_bytes = ts_align_up((size_t) q * 2, TS_CUDA_ALIGN), kv_bytes = ts_align_up((size_t) kv * 2, TS_CUDA_ALIGN),
          lse = ts_align_up((size_t) (c.batch * c.heads * c.length) * 4, TS_CUDA_ALIGN);
@@ -276,12 +282,12 @@ static double difference_of(bench *b) {
   return worst;
 }
 
-/* Whether cuDNN gives the same bits every time; its own notes do not tell. */
-static bool repeats(bench *b) {
+/* Whether cuDNN gives the same bits every time, as it must unless a run does without; its own notes do not tell. */
+static bool repeats(bench *b, bool any_order) {
   cudaStream_t stream = (cudaStream_t) b->call.stream;
   unsigned long long first[3] = {}, now = 0;
   bool same = true;
-  for (int time = 0; time < REPEATS; ++time) {
+  for (int time = 0; time < REPEATS && !any_order; ++time) {
     run_candidate(b, true);
     for (int i = 0; i < b->n_out; ++i) {
       int64_t bytes = b->count[i] * (b->is_float[i] ? 4 : 2);
@@ -300,7 +306,7 @@ static const double MOST_DIFFERENT = 0.05, FASTER = 0.98;
 static void measure_attention(const ts_graph *graph, const ts_node *node, ts_cudnn_plan *plan, ts_attention_choice *c) {
   ts_device *device = &ts_cuda_opened()->base;
   size_t workspace = ts_cuda_attention(node->op)->prepare(NULL, graph, node, NULL),
-         theirs = ts_cudnn_workspace(graph, node);
+         theirs = ts_cudnn_workspace(graph, node, c->any_order);
   bench b = {};
   char line[LINE];
   if (!make_attention_bench(graph, node, workspace > theirs ? workspace : theirs, &b)) {
@@ -312,7 +318,7 @@ static void measure_attention(const ts_graph *graph, const ts_node *node, ts_cud
   b.event[0] = device->ops->event_create(device, true);
   b.event[1] = device->ops->event_create(device, true);
   double own = time_of(&b, false), other = time_of(&b, true), difference = difference_of(&b);
-  bool same = repeats(&b), right = difference <= MOST_DIFFERENT;
+  bool same = repeats(&b, c->any_order), right = difference <= MOST_DIFFERENT;
   c->cudnn = right && same && other < FASTER * own;
   write_line(c, line);
   ts_log(right && same ? TS_LOG_DEBUG : TS_LOG_WARNING,
@@ -324,19 +330,19 @@ static void measure_attention(const ts_graph *graph, const ts_node *node, ts_cud
   TS_CUDA(cudaFree(b.memory));
 }
 
-void ts_attention_measure(const ts_graph *graph) {
+void ts_attention_measure(const ts_graph *graph, bool any_order) {
   for (ts_nid n = 0; n < graph->n_nodes; ++n) {
     const ts_node *node = &graph->node[n];
     bool attention = node->op == TS_OP_ATTENTION || node->op == TS_OP_ATTENTION_DX;
-    if (!attention || !ts_cudnn_supports(graph, node)) {
+    if (!attention || !ts_cudnn_supports(graph, node, any_order)) {
       continue;
     }
-    ts_attention_choice c = ts_attention_question(graph, node);
+    ts_attention_choice c = ts_attention_question(graph, node, any_order);
     if (find_choice(&c) != NULL) {
       continue;
     }
     ts_error err = {};
-    ts_cudnn_plan *plan = ts_cudnn_plan_create(graph, node, NULL, &err);
+    ts_cudnn_plan *plan = ts_cudnn_plan_create(graph, node, any_order, NULL, &err);
     if (plan != NULL) {
       measure_attention(graph, node, plan, &c);
       ts_cudnn_plan_destroy(&plan);

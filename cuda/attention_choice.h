@@ -3,6 +3,7 @@
  * both were timed.  The choices are lines of the table of chosen algorithms (blas_choice.h) and live as long:
  *
  *   attention pass=forward b=8 t=4096 h=32 g=8 d=128 causal=1 by=cudnn
+ *   attention pass=backward b=8 t=4096 h=32 g=8 d=128 causal=1 order=any by=cudnn
  *
  * What was not timed is ours: among it all attention with documents, a softcap, a window shorter than the sequence, or
  * on parts of the tokens, which cuDNN is not given (attention_cudnn.c says why); a longer window is none.  Nothing here
@@ -24,11 +25,12 @@ typedef struct ts_attention_choice {
   int64_t batch, length;
   int heads, kv_heads, head_dim;
   bool backward, causal;
-  bool cudnn; /**< The answer. */
+  bool any_order; /**< The backward pass need not give the same bits every time. */
+  bool cudnn;     /**< The answer. */
 } ts_attention_choice;
 
 /** The question that a node of ATTENTION or ATTENTION_DX asks. Not collective. */
-ts_attention_choice ts_attention_question(const ts_graph *graph, const ts_node *node);
+ts_attention_choice ts_attention_question(const ts_graph *graph, const ts_node *node, bool any_order);
 
 /** True when the table says that cuDNN computes it. Not collective. */
 bool ts_attention_by_cudnn(const ts_attention_choice *question);
@@ -48,7 +50,7 @@ void ts_attention_choices_clear(void);
 /** Time both for every attention of a graph that the table lacks and that cuDNN takes, compare what they compute, and
  * enter the faster; ours when they differ by more than bf16 explains, with a warning.  Takes memory for one at a time.
  * Not collective. */
-void ts_attention_measure(const ts_graph *graph);
+void ts_attention_measure(const ts_graph *graph, bool any_order);
 
 #ifdef __cplusplus
 }

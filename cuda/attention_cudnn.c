@@ -11,7 +11,8 @@
  * finish. Without that tensor cuDNN takes an algorithm that keeps ds, in bf16, in its workspace, and gives the same
  * bits every time: that is the one here.  Its price is a matrix of T x T numbers for each head, written and read once.
  * So that it stays small the backward pass runs in slices, of whole samples or of some heads of one sample, one after
- * the other in the same workspace.
+ * the other in the same workspace.  Where a run may do without the same bits (run.deterministic = false) the graph has
+ * that tensor, and no slices but for long sequences.
  *
  * Parts of the tokens, heads that begin inside a group, row sums instead of o, fp32 results of bf16 and sums with a
  * prior are for our kernels, and so are windows, softcaps and documents.  cuDNN's frontend makes windows and softcaps
@@ -34,7 +35,7 @@ typedef struct problem {
   int64_t batch, heads, kv_heads; /* of a slice */
   int64_t all_batch, all_heads, all_kv_heads;
   int64_t length, head_dim;
-  int64_t causal, backward; /* 0 or 1; no padding: compared as bytes */
+  int64_t causal, backward, any_order; /* 0 or 1; no padding: compared as bytes */
 } problem;
 
 /* Numbers of the tensors: those of calls, delta, scalars. */
@@ -49,12 +50,14 @@ enum {
   UID_DK,
   UID_DV,
   UID_DELTA,
+  UID_DQ_SUM,
   UID_SCALE,
   UID_MASKED,
   UID_ONE,
   UID_END
 };
-enum { MOST_POINTERS = UID_END - 1, TILE = 128, SPARE = 256, ALIGN = 256 };
+enum { MOST_POINTERS = UID_END - 1, TILE = 128, ALIGN = 256 };
+enum { SPARE = 256, ANY_ORDER_SPARE = 4 << 20 /* not measured yet */ };
 
 /* Workspace of the backward pass that slices are made for: enough blocks to fill a device (8 heads of 8192 tokens are
  * 512 blocks), not more.  Where the heads of one slice need more than the second, attention is not for cuDNN. */
@@ -93,16 +96,25 @@ static int64_t inner_workspace(const problem *p) {
     return SPARE;
   }
   int64_t heads = p->batch * p->heads, t = padded_length(p);
-  return 2 * heads * t * t + (p->heads == p->kv_heads ? 0 : 4 * heads * p->length * p->head_dim) + SPARE;
+  int64_t full_heads = p->heads == p->kv_heads ? 0 : 4 * heads * (p->any_order ? t : p->length) * p->head_dim;
+  return full_heads + (p->any_order ? (int64_t) ANY_ORDER_SPARE : 2 * heads * t * t + SPARE);
 }
 
-/* delta lies behind it. */
+static int64_t align_up(int64_t bytes) {
+  return (bytes + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+/* delta lies behind it, and behind that dq's sum. */
 static int64_t delta_bytes(const problem *p) {
   return p->backward ? p->batch * p->heads * p->length * (int64_t) sizeof(float) : 0;
 }
+static int64_t sum_bytes(const problem *p) {
+  return p->any_order ? p->batch * p->heads * p->length * p->head_dim * (int64_t) sizeof(float) : 0;
+}
 
 static int64_t workspace_bytes(const problem *p) {
-  return (inner_workspace(p) + ALIGN - 1) / ALIGN * ALIGN + delta_bytes(p) + ALIGN; /* ours is aligned to 64 only */
+  int64_t delta = p->any_order ? align_up(delta_bytes(p)) : delta_bytes(p);
+  return align_up(inner_workspace(p)) + delta + sum_bytes(p) + ALIGN; /* ours is aligned to 64 only */
 }
 
 /* The largest part of \a whole, a divisor, so that \a part of the problem fits. */
@@ -129,7 +141,7 @@ static int64_t n_slices(const problem *p) {
 
 /* ---- which nodes ---- */
 
-static problem problem_of(const ts_graph *graph, const ts_node *node) {
+static problem problem_of(const ts_graph *graph, const ts_node *node, bool any_order) {
   bool backward = node->op == TS_OP_ATTENTION_DX;
   const ts_tensor *q = &graph->tensor[node->in[backward ? 1 : 0]];
   problem p = {.length = q->shape.d[1], .head_dim = node->attr.attention.head_dim};
@@ -138,6 +150,7 @@ static problem problem_of(const ts_graph *graph, const ts_node *node) {
   p.kv_heads = p.all_kv_heads = node->attr.attention.kv_heads;
   p.causal = node->attr.attention.causal;
   p.backward = backward;
+  p.any_order = backward && any_order;
   shrink(&p, &p.batch, p.all_batch);
   shrink(&p, &p.kv_heads, p.all_kv_heads);
   return p;
@@ -156,7 +169,7 @@ static bool is_whole_attention(const ts_graph *graph, const ts_node *node, int q
          node->prior == NULL;
 }
 
-bool ts_cudnn_supports(const ts_graph *graph, const ts_node *node) {
+bool ts_cudnn_supports(const ts_graph *graph, const ts_node *node, bool any_order) {
   if (node->op != TS_OP_ATTENTION && node->op != TS_OP_ATTENTION_DX) {
     return false;
   }
@@ -172,12 +185,12 @@ bool ts_cudnn_supports(const ts_graph *graph, const ts_node *node) {
       q->shape.d[1] < 2 /* one token has no backward there */) {
     return false;
   }
-  problem p = problem_of(graph, node);
+  problem p = problem_of(graph, node, any_order);
   return workspace_bytes(&p) <= most_workspace;
 }
 
-size_t ts_cudnn_workspace(const ts_graph *graph, const ts_node *node) {
-  problem p = problem_of(graph, node);
+size_t ts_cudnn_workspace(const ts_graph *graph, const ts_node *node, bool any_order) {
+  problem p = problem_of(graph, node, any_order);
   return (size_t) workspace_bytes(&p);
 }
 
@@ -292,7 +305,12 @@ static void build_backward(ts_cudnn_graph *g, const problem *p) {
   ds = ts_cudnn_binary(g, CUDNN_POINTWISE_MUL, ds, scale, score_tensor(g, p));
   build_kv_gradient(g, p, ds, q, UID_DK);
   ts_cudnn_tensor k = ts_cudnn_reshape(g, kt, ts_cudnn_virtual(g, CUDNN_DATA_BFLOAT16, rows(p, p->kv_heads, false)));
-  ts_cudnn_matmul(g, ds, k, dq);
+  if (p->any_order) {
+    ts_cudnn_tensor sum = ts_cudnn_memory(g, UID_DQ_SUM, CUDNN_DATA_FLOAT, full_heads(p));
+    ts_cudnn_unary(g, CUDNN_POINTWISE_IDENTITY, ts_cudnn_matmul(g, ds, k, sum), dq);
+  } else {
+    ts_cudnn_matmul(g, ds, k, dq);
+  }
 }
 
 /* ---- plans ---- */
@@ -303,8 +321,8 @@ static ts_cudnn_graph *build_attention_graph(const problem *p, const char *devic
   return graph;
 }
 
-bool ts_cudnn_accepts(const ts_graph *graph, const ts_node *node, const char *device, ts_error *err) {
-  problem p = problem_of(graph, node);
+bool ts_cudnn_accepts(const ts_graph *graph, const ts_node *node, bool any_order, const char *device, ts_error *err) {
+  problem p = problem_of(graph, node, any_order);
   ts_cudnn_graph *g = build_attention_graph(&p, device, err);
   bool accepted = ts_cudnn_graph_close(g);
   ts_cudnn_graph_destroy(&g);
@@ -325,7 +343,7 @@ static shared *share(const problem *p, const char *device, ts_error *err) {
   }
   ts_cudnn_choice choice;
   ts_cudnn_graph *graph = build_attention_graph(p, device, err);
-  if (!ts_cudnn_graph_close(graph) || !ts_cudnn_graph_plan(graph, (size_t) inner_workspace(p), &choice)) {
+  if (!ts_cudnn_graph_close(graph) || !ts_cudnn_graph_plan(graph, p->any_order, (size_t) inner_workspace(p), &choice)) {
     ts_cudnn_graph_destroy(&graph);
     return NULL;
   }
@@ -358,9 +376,10 @@ static bool has_known_error(const problem *p, ts_error *err) {
   return false;
 }
 
-ts_cudnn_plan *ts_cudnn_plan_create(const ts_graph *graph, const ts_node *node, const char *device, ts_error *err) {
-  TS_ASSERT(ts_cudnn_supports(graph, node));
-  problem p = problem_of(graph, node);
+ts_cudnn_plan *ts_cudnn_plan_create(const ts_graph *graph, const ts_node *node, bool any_order, const char *device,
+                                    ts_error *err) {
+  TS_ASSERT(ts_cudnn_supports(graph, node, any_order));
+  problem p = problem_of(graph, node, any_order);
   shared *s = has_known_error(&p, err) ? NULL : share(&p, device, err);
   if (s == NULL) {
     return NULL;
@@ -415,7 +434,8 @@ static int64_t slice_offset(const problem *p, int64_t uid, int64_t slice) {
     case UID_DV:
       return (sample * p->length * p->all_kv_heads + part * p->kv_heads) * p->head_dim * (int64_t) sizeof(uint16_t);
     case UID_LSE: return (sample * p->all_heads + part * p->heads) * p->length * (int64_t) sizeof(float);
-    case UID_DELTA: return 0;
+    case UID_DELTA:
+    case UID_DQ_SUM: return 0;
     default: return (sample * p->length * p->all_heads + part * p->heads) * p->head_dim * (int64_t) sizeof(uint16_t);
   }
 }
@@ -457,7 +477,9 @@ static void find_pointers(const ts_cudnn_plan *plan, const ts_kernel_call *call,
   pointer[UID_MASKED] = p->causal ? &plan->masked : NULL;
   if (p->backward) {
     pointer[UID_ONE] = &plan->one;
-    pointer[UID_DELTA] = aligned(call->workspace) + (inner_workspace(p) + ALIGN - 1) / ALIGN * ALIGN;
+    char *delta = aligned(call->workspace) + align_up(inner_workspace(p));
+    pointer[UID_DELTA] = delta;
+    pointer[UID_DQ_SUM] = p->any_order ? delta + align_up(delta_bytes(p)) : NULL;
   }
 }
 

@@ -2,13 +2,15 @@
 #include "cuda/attention_cudnn.h"
 #include "cuda/device.h"
 
-bool ts_cudnn_supports(const ts_graph *graph, const ts_node *node) {
+bool ts_cudnn_supports(const ts_graph *graph, const ts_node *node, bool any_order) {
+  (void) any_order;
   (void) graph;
   (void) node;
   return false;
 }
 
-size_t ts_cudnn_workspace(const ts_graph *graph, const ts_node *node) {
+size_t ts_cudnn_workspace(const ts_graph *graph, const ts_node *node, bool any_order) {
+  (void) any_order;
   (void) graph;
   (void) node;
   return 0;
@@ -18,11 +20,13 @@ void ts_cudnn_slice(int64_t bytes) {
   (void) bytes;
 }
 
-bool ts_cudnn_accepts(const ts_graph *graph, const ts_node *node, const char *device, ts_error *err) {
-  return ts_cudnn_plan_create(graph, node, device, err) != NULL;
+bool ts_cudnn_accepts(const ts_graph *graph, const ts_node *node, bool any_order, const char *device, ts_error *err) {
+  return ts_cudnn_plan_create(graph, node, any_order, device, err) != NULL;
 }
 
-ts_cudnn_plan *ts_cudnn_plan_create(const ts_graph *graph, const ts_node *node, const char *device, ts_error *err) {
+ts_cudnn_plan *ts_cudnn_plan_create(const ts_graph *graph, const ts_node *node, bool any_order, const char *device,
+                                    ts_error *err) {
+  (void) any_order;
   (void) graph;
   (void) node;
   (void) device;

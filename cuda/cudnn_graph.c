@@ -325,8 +325,8 @@ static size_t candidate_workspace(ts_cudnn_graph *graph, cudnnBackendDescriptor_
 
 /* Whether one candidate becomes the plan; otherwise \a why. */
 static bool take_candidate(ts_cudnn_graph *graph, cudnnBackendDescriptor_t candidate, size_t most_workspace,
-                           ts_cudnn_choice *choice, char why[MESSAGE]) {
-  if (!is_deterministic(graph, candidate, &choice->engine)) {
+                           bool any_order, ts_cudnn_choice *choice, char why[MESSAGE]) {
+  if (!is_deterministic(graph, candidate, &choice->engine) && !any_order) {
     snprintf(why, MESSAGE, "engine %d is not deterministic", (int) choice->engine);
     return false;
   }
@@ -340,13 +340,13 @@ static bool take_candidate(ts_cudnn_graph *graph, cudnnBackendDescriptor_t candi
   return graph->plan != NULL;
 }
 
-bool ts_cudnn_graph_plan(ts_cudnn_graph *graph, size_t most_workspace, ts_cudnn_choice *choice) {
+bool ts_cudnn_graph_plan(ts_cudnn_graph *graph, bool any_order, size_t most_workspace, ts_cudnn_choice *choice) {
   cudnnBackendDescriptor_t candidate[MOST_CANDIDATES] = {NULL};
   char why[MESSAGE] = "no driver, or no engine for this device and shape";
   int64_t count = find_candidates(graph, candidate);
   *choice = (ts_cudnn_choice){0};
   for (; choice->refused < count && !graph->failed; ++choice->refused) {
-    if (take_candidate(graph, candidate[choice->refused], most_workspace, choice, why)) {
+    if (take_candidate(graph, candidate[choice->refused], most_workspace, any_order, choice, why)) {
       graph->err = NULL; /* may end before the graph does */
       return true;
     }

@@ -82,9 +82,9 @@ typedef struct ts_cudnn_choice {
 bool ts_cudnn_graph_close(ts_cudnn_graph *graph);
 
 /** Make a plan for a closed graph: the first candidate of cuDNN's heuristic (mode A) that wants at most
- * \a most_workspace bytes, can be built, and does not say that its bits may change.  May compile kernels (seconds).
+ * \a most_workspace bytes, can be built, and, unless any order will do, does not say that its bits may change.  May compile kernels (seconds).
  * \return false, with the reason in the graph's error. Not collective. */
-bool ts_cudnn_graph_plan(ts_cudnn_graph *graph, size_t most_workspace, ts_cudnn_choice *choice);
+bool ts_cudnn_graph_plan(ts_cudnn_graph *graph, bool any_order, size_t most_workspace, ts_cudnn_choice *choice);
 
 /** What a run of the plan reads and writes: \a n pointers (of the device; of the host for scalars, which are read when
  * it is queued) by uid, and the workspace.  End with ts_cudnn_pack_destroy; must not outlive the graph. Not collective.

@@ -549,7 +549,7 @@ static const char *refuses(ts_device *, const ts_graph *graph, const ts_node *no
 
 static void choices_measure(ts_device *, const ts_graph *graph) {
   ts_cuda_choices_measure(graph);
-  ts_attention_measure(graph);
+  ts_attention_measure(graph, ts_cuda_opened()->any_order);
 }
 
 static char *choices_write(ts_device *) {
@@ -591,6 +591,7 @@ ts_status ts_cuda_open(const ts_cuda_options *o, ts_error *err) {
   d->base.ops = &ops;
   d->number = o->local_rank % ts_cuda_devices();
   d->tf32 = o->tf32;
+  d->any_order = o->any_order;
   d->time_limit = o->time_limit;
   status = check_architecture(d, err);
   if (status == TS_OK) {

@@ -41,7 +41,7 @@ enum { TS_CUDA_WATCHERS = TS_MOST_QUEUES + 16 };
 typedef struct ts_cuda_device {
   ts_device base;
   int number;
-  bool tf32;
+  bool tf32, any_order;
   double time_limit; /**< Of ts_cuda_options, or set since. */
   char bus[32], name[256];
   cudaStream_t stream[TS_MOST_QUEUES]; /**< NULL: there is no such queue. */

@@ -262,7 +262,7 @@ static void take_tensors(long_run *r, const struct call *call) {
 
 static void prepare(long_run *r, const struct call *call) {
   run_state *s = &r->state;
-  ts_target target = {backend, 1, false};
+  ts_target target = {backend, 1, TS_CUDNN_NEVER};
   s->row = backend->kernel(call->op);
   s->node = (ts_node){.op = call->op, .name = (char *) "node", .in = s->in, .out = s->out, .beta = TS_NONE};
   s->node.n_in = (int) strlen(call->in);

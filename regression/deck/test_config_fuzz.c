@@ -374,7 +374,7 @@ static bool plans(const ts_deck *deck) {
   }
   const ts_program_options options = {.deck = deck,
                                       .mesh = &mesh,
-                                      .target = {ts_backend_null(), 1, false},
+                                      .target = {ts_backend_null(), 1, TS_CUDNN_NEVER},
                                       .use = TS_MODEL_TRAIN,
                                       .batch = 2,
                                       .length = 48};

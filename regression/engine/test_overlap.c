@@ -68,7 +68,7 @@ static subject begin(ts_world *world, const char *sets) {
   TS_CHECK(ts_deck_mesh(s.deck, ts_world_size(world), ts_world_rank(world), &mesh, NULL) == TS_OK, "the grid is dp");
   const ts_program_options options = {.deck = s.deck,
                                       .mesh = &mesh,
-                                      .target = {&sleeping, 1, false},
+                                      .target = {&sleeping, 1, TS_CUDNN_NEVER},
                                       .use = TS_MODEL_TRAIN,
                                       .batch = 1,
                                       .length = s.deck->data.sequence_length};

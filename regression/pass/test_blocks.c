@@ -16,7 +16,7 @@ static ts_program *make_program(const exchange_case *there, const exchange_case 
   ts_tid x[TS_MOST_EXCHANGED];
   p->use = TS_MODEL_LOSS;
   p->step = ts_step_of(TS_MODEL_LOSS, 1, NULL);
-  p->target = (ts_target){ts_backend_cpu(), 1, false};
+  p->target = (ts_target){ts_backend_cpu(), 1, TS_CUDNN_NEVER};
   p->graph = ts_graph_create();
   TS_CHECK(ts_mesh_init(&p->mesh, (const int[TS_N_AXES]){1, 1, 1, there->size, 1}, there->size, rank, NULL) == TS_OK,
            "all ranks along sp");

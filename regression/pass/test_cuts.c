@@ -41,7 +41,7 @@ static model make(const char *sets, int ranks) {
   m.pieces = m.pipeline.stages * m.pipeline.chunks;
   m.units = 9;
   m.options = (ts_program_options){.deck = m.deck,
-                                   .target = {ts_backend_null(), 1, false},
+                                   .target = {ts_backend_null(), 1, TS_CUDNN_NEVER},
                                    .use = TS_MODEL_TRAIN,
                                    .batch = m.deck->train_micro_batch_size_per_gpu,
                                    .length = m.deck->data.sequence_length};

@@ -51,7 +51,7 @@ static passed run(const char *text, const char *set, const char *more, ts_model_
   p.graph = ts_model_build(p.deck, use, (ts_model_size){B, T, T});
   p.step = ts_step_of(use, 1, NULL);
   p.context =
-      (ts_pass_context){.deck = p.deck, .mesh = &p.mesh, .target = {backend, 0, false}, .use = use, .step = &p.step};
+      (ts_pass_context){.deck = p.deck, .mesh = &p.mesh, .target = {backend, 0, TS_CUDNN_NEVER}, .use = use, .step = &p.step};
   p.context.sequence = &whole_samples;
   ts_passes_run(&p.graph, &p.context, last, observe, &p.seen);
   return p;
@@ -712,7 +712,7 @@ static void test_state(void) {
   moment = ts_graph_state(p.graph, "more", held[0], TS_F32, TS_SHAPE(count), 0);
   ts_graph_state(p.graph, "sum", held[1], TS_F32, TS_SHAPE(count), 0);
   ts_pass_memory(&p.graph, &p.context);
-  const int64_t *a = before.context.plan->bytes, *b = p.context.plan->bytes, bytes = (4 * count + 63) / 64 * 64;
+  const int64_t *a = before.context.plan->bytes, *b = p.context.plan->bytes, bytes = ts_plan_align(4 * count);
   tap_ok(b[TS_PURPOSE_OPTIMIZER] - a[TS_PURPOSE_OPTIMIZER] == bytes &&
              b[TS_PURPOSE_GRADIENT] - a[TS_PURPOSE_GRADIENT] == bytes,
          "another state is planned for its purpose");

@@ -365,7 +365,7 @@ static ts_plan plan_of_deck(const char *model, int batch, int length, char **set
   TS_CHECK(status == TS_OK, "%s", err.text);
   const ts_program_options options = {.deck = deck,
                                       .mesh = &mesh,
-                                      .target = {ts_backend_null(), 1, false},
+                                      .target = {ts_backend_null(), 1, TS_CUDNN_NEVER},
                                       .use = TS_MODEL_TRAIN,
                                       .batch = batch,
                                       .length = length};

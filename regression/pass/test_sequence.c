@@ -490,7 +490,7 @@ static void test_largest_of(const grid_row *row, const char *more) {
   TS_CHECK(ts_deck_mesh(deck, row->ranks, 0, &mesh, NULL) == TS_OK, "a grid of %d ranks", row->ranks);
   const ts_program_options options = {.deck = deck,
                                       .mesh = &mesh,
-                                      .target = {ts_backend_cpu(), 1, false},
+                                      .target = {ts_backend_cpu(), 1, TS_CUDNN_NEVER},
                                       .use = TS_MODEL_TRAIN,
                                       .batch = 1,
                                       .length = deck->data.sequence_length};

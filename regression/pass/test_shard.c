@@ -192,7 +192,7 @@ static void test_large(bool all) {
 static ts_program *make_uses(const ts_deck *deck, const ts_mesh *mesh, ts_model_use use) {
   return ts_program_create(&(ts_program_options){.deck = deck,
                                                  .mesh = mesh,
-                                                 .target = {ts_backend_null(), 1, false},
+                                                 .target = {ts_backend_null(), 1, TS_CUDNN_NEVER},
                                                  .use = use,
                                                  .batch = 1,
                                                  .length = use == TS_MODEL_LOGITS ? 1 : deck->data.sequence_length,

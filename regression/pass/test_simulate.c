@@ -263,7 +263,7 @@ static void test_parts_of_two_groups(int stage) {
     }
     program[r] = ts_program_create(&(ts_program_options){.deck = deck,
                                                          .mesh = &mesh,
-                                                         .target = {ts_backend_null(), 1, false},
+                                                         .target = {ts_backend_null(), 1, TS_CUDNN_NEVER},
                                                          .use = TS_MODEL_TRAIN,
                                                          .batch = 1,
                                                          .length = deck->data.sequence_length,

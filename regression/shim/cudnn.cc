@@ -202,7 +202,8 @@ static bool is_given(cudnnPointwiseMode_t mode, const tensor *x) {
   static const cudnnPointwiseMode_t given[] = {
       CUDNN_POINTWISE_ADD,    CUDNN_POINTWISE_SUB,       CUDNN_POINTWISE_MUL,
       CUDNN_POINTWISE_DIV,    CUDNN_POINTWISE_EXP,       CUDNN_POINTWISE_LOG,
-      CUDNN_POINTWISE_CMP_GE, CUDNN_POINTWISE_GEN_INDEX, CUDNN_POINTWISE_BINARY_SELECT};
+      CUDNN_POINTWISE_CMP_GE, CUDNN_POINTWISE_GEN_INDEX, CUDNN_POINTWISE_BINARY_SELECT,
+      CUDNN_POINTWISE_IDENTITY};
   bool listed = false;
   for (cudnnPointwiseMode_t each : given) {
     listed = listed || each == mode;
@@ -221,7 +222,8 @@ static cudnnStatus_t check_pointwise(const descriptor *d) {
   if (!is_given(mode, &x)) {
     return refuse(CUDNN_STATUS_NOT_SUPPORTED, "a pointwise operation that Tessera does not give to cuDNN");
   }
-  bool unary = mode == CUDNN_POINTWISE_EXP || mode == CUDNN_POINTWISE_LOG || mode == CUDNN_POINTWISE_GEN_INDEX;
+  bool unary = mode == CUDNN_POINTWISE_EXP || mode == CUDNN_POINTWISE_LOG || mode == CUDNN_POINTWISE_GEN_INDEX ||
+               mode == CUDNN_POINTWISE_IDENTITY;
   bool selects = mode == CUDNN_POINTWISE_BINARY_SELECT;
   bool compares = mode >= CUDNN_POINTWISE_CMP_EQ && mode <= CUDNN_POINTWISE_CMP_LE;
   if ((b != nullptr) == unary || (t != nullptr) != selects) {
@@ -510,6 +512,7 @@ static double apply(cudnnPointwiseMode_t mode, double x, double b, double t) {
     case CUDNN_POINTWISE_DIV: return x / b;
     case CUDNN_POINTWISE_EXP: return exp(x);
     case CUDNN_POINTWISE_LOG: return log(x);
+    case CUDNN_POINTWISE_IDENTITY: return x;
     case CUDNN_POINTWISE_CMP_GE: return x >= b;
     case CUDNN_POINTWISE_BINARY_SELECT: return t != 0 ? x : b;
     default: return NAN;

@@ -11,11 +11,15 @@
 #include "graph/graph.h"
 #include "graph/op.h"
 
+/** Whether cuDNN may compute attention on a GPU where it takes it, its workspace being planned then; with the same bits
+ * every time, or in any order. */
+typedef enum ts_cudnn_use { TS_CUDNN_NEVER, TS_CUDNN_ORDERED, TS_CUDNN_ANY_ORDER } ts_cudnn_use;
+
 /** What a plan is made for.  Two equal targets give equal plans. */
 typedef struct ts_target {
   const struct ts_backend *backend;
   int threads; /**< OpenMP threads of one rank. */
-  bool cudnn;  /**< On a GPU cuDNN may compute attention where it takes it: its workspace is planned. */
+  ts_cudnn_use cudnn;
 } ts_target;
 
 /** One call of a kernel. */
@@ -148,6 +152,7 @@ const ts_kernel *ts_backend_nested(ts_op op);
 typedef struct ts_cuda_options {
   int local_rank;    /**< Of this process on its node. */
   bool tf32;         /**< fp32 products may round their operands to TF32. */
+  bool any_order;    /**< Sums may be made in the order in which blocks finish. */
   double time_limit; /**< Seconds that the host waits for the device before it ends the job; 0: for ever. */
 } ts_cuda_options;
 

@@ -11,7 +11,7 @@ static size_t prepare_like_cpu(const ts_target *target, const ts_graph *graph, c
   if (target->threads <= 0 || row->prepare == NULL) {
     return 0;
   }
-  ts_target cpu = {ts_backend_cpu(), target->threads, false};
+  ts_target cpu = {ts_backend_cpu(), target->threads, TS_CUDNN_NEVER};
   return row->prepare(&cpu, graph, node, NULL);
 }
 

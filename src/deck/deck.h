@@ -142,7 +142,7 @@ typedef struct ts_deck_run {
   double save_retry;                       /**< Seconds between two tries of a save that fails (engine/retry.h). */
   double save_timeout;                     /**< Seconds of failing saves after which the run stops; 0: never. */
   double time_margin;                      /**< Seconds kept beside what saving needs (train/time_limit.h). */
-  bool exact_sums;
+  bool exact_sums, deterministic;
   bool cuda_graphs, measure_algorithms, share_device, tf32;
   char *bind;                   /**< "auto", "cores" or "none". */
   int64_t threads;              /**< Per rank; 0: the cores this rank may use. */

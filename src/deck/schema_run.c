@@ -91,6 +91,9 @@ static const ts_key rows[] = {
     WORD(run.attention, "auto", "auto|own", NULL, 0,
          "On a GPU: auto takes cuDNN's where it was faster when both were timed; own never does, and plans no "
          "workspace for it."),
+    FLAG(run.deterministic, "true", 0,
+         "On a GPU the same bits every time; false lets cuDNN's backward pass of attention add in the order in which "
+         "blocks finish, which is faster."),
     FLAG(run.exact_sums, "false", 0,
          "On GPUs, sums over an fp32 wire in rank order too, as on processors and over bf16: bits that do not depend "
          "on how NCCL adds."),

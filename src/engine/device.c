@@ -61,8 +61,10 @@ static ts_status open_device(const ts_deck *deck, const ts_world *world, ts_erro
     return ts_deck_error(deck, "debug.memcheck", err,
                          "it compares the host's memory; on a GPU run compute-sanitizer, or set run.device = \"cpu\"");
   }
-  const ts_cuda_options options = {
-      .local_rank = ts_world_local_rank(world), .tf32 = deck->run.tf32, .time_limit = deck->run.peer_timeout};
+  const ts_cuda_options options = {.local_rank = ts_world_local_rank(world),
+                                   .tf32 = deck->run.tf32,
+                                   .any_order = !deck->run.deterministic,
+                                   .time_limit = deck->run.peer_timeout};
   ts_error mine = {0};
   ts_status status = ts_cuda_open(&options, &mine);
   if (status != TS_OK) {
@@ -107,8 +109,9 @@ void ts_engine_set_communication(const ts_engine *e) {
   }
 }
 
-bool ts_engine_may_use_cudnn(const ts_deck *deck, const ts_backend *backend) {
-  return backend->device != NULL && strcmp(deck->run.attention, "auto") == 0 && deck->run.measure_algorithms;
+ts_cudnn_use ts_engine_cudnn_use(const ts_deck *deck, const ts_backend *backend) {
+  bool may = backend->device != NULL && strcmp(deck->run.attention, "auto") == 0 && deck->run.measure_algorithms;
+  return !may ? TS_CUDNN_NEVER : deck->run.deterministic ? TS_CUDNN_ORDERED : TS_CUDNN_ANY_ORDER;
 }
 
 ts_status ts_engine_decide_precision(ts_world *world, ts_deck *deck, ts_text *said, ts_error *err) {

@@ -57,7 +57,7 @@ static void write_dump(const char *pass, const ts_graph *graph, void *user) {
 
 static ts_target target_of(const ts_engine *e) {
   return (ts_target){e->backend, ts_engine_threads(e->deck, ts_world_local_size(e->world)),
-                     ts_engine_may_use_cudnn(e->deck, e->backend)};
+                     ts_engine_cudnn_use(e->deck, e->backend)};
 }
 
 /* A program that shares state with those before; the first has the layout. */

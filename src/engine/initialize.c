@@ -145,7 +145,7 @@ ts_status ts_plan_memory(const ts_own_model *model, ts_deck *deck, int ranks, un
       .deck = deck,
       .mesh = &mesh,
       .model = model,
-      .target = {backend, ts_engine_threads(deck, 1), ts_engine_may_use_cudnn(deck, backend)},
+      .target = {backend, ts_engine_threads(deck, 1), ts_engine_cudnn_use(deck, backend)},
       .use = trains ? TS_MODEL_TRAIN : TS_MODEL_LOSS,
       .batch = deck->train_micro_batch_size_per_gpu,
       .length = deck->data.sequence_length,

@@ -116,8 +116,8 @@ void ts_engine_keep_choices(const ts_engine *engine);
 /** The executor, for tests and metrics.  Borrowed. Not collective. */
 ts_executor *ts_engine_executor(ts_engine *engine);
 
-/** Whether a plan for this backend keeps room for cuDNN's attention (ts_target.cudnn). Not collective. */
-bool ts_engine_may_use_cudnn(const ts_deck *deck, const ts_backend *backend);
+/** What a plan for this backend keeps room for (ts_target.cudnn). Not collective. */
+ts_cudnn_use ts_engine_cudnn_use(const ts_deck *deck, const ts_backend *backend);
 
 /** Threads a rank should use: the deck's run.threads, else OMP_NUM_THREADS, else this process's share of the cores it
  * may run on. Not collective. */

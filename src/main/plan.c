@@ -26,7 +26,7 @@ static ts_status find_options(const ts_arguments *arguments, ts_deck *deck, ts_m
   threads = threads > 0 ? threads : ts_engine_threads(deck, mesh->ranks);
   *options = (ts_program_options){.deck = deck,
                                   .mesh = mesh,
-                                  .target = {backend, (int) threads, ts_engine_may_use_cudnn(deck, backend)},
+                                  .target = {backend, (int) threads, ts_engine_cudnn_use(deck, backend)},
                                   .use = TS_MODEL_TRAIN,
                                   .batch = deck->train_micro_batch_size_per_gpu,
                                   .length = deck->data.sequence_length};
