@@ -1,5 +1,5 @@
 /** \file
- * Sums over rows, column by column: a block sums BLOCK_ROWS rows of some columns, and ts_cuda_add_rows adds the blocks.
+ * Sums over rows, column by column: a block sums ts_column_rows of some columns, and ts_cuda_add_rows adds the blocks.
  * Everything in an order that shapes alone decide.  Nothing here is collective.
  */
 #ifndef TS_CUDA_COLUMNS_CUH
@@ -7,10 +7,17 @@
 
 #include "cuda/kernel.cuh"
 
-enum { TS_COLUMN_WARPS = 8, TS_COLUMN_THREADS = TS_COLUMN_WARPS * TS_WARP, TS_COLUMN_ROWS = 128 };
+enum { TS_COLUMN_WARPS = 8, TS_COLUMN_THREADS = TS_COLUMN_WARPS * TS_WARP };
 
 /** Columns of a block whose threads take W each. */
 template <int W> constexpr int ts_block_columns = TS_WARP *W;
+
+/** Rows of a block: so many that some 128 blocks have them all (with the columns' that fills a device, and more partial
+ * sums take as long to add as the rows), but at least 128. */
+static __host__ __device__ __forceinline__ int64_t ts_column_rows(int64_t rows) {
+  int64_t each = (rows / 128 + TS_COLUMN_WARPS - 1) / TS_COLUMN_WARPS * TS_COLUMN_WARPS;
+  return each < 128 ? 128 : each;
+}
 
 /** Partial sums of N quantities (1 or 2): to[k] [blockIdx.x][columns] gets the sums over this block's rows.  Warp w
  * takes rows w, w + 8, ... in order, then the warps are added in order.
@@ -21,8 +28,8 @@ static __device__ __forceinline__ void ts_sum_columns(float *const (&to)[N], int
   TS_SHARED(float, part, TS_COLUMN_WARPS *TS_WARP *N *W);
   int lane = (int) threadIdx.x % TS_WARP, warp = (int) threadIdx.x / TS_WARP;
   int c = (int) blockIdx.y * ts_block_columns<W> + lane * W;
-  int64_t first = (int64_t) blockIdx.x * TS_COLUMN_ROWS,
-          last = first + TS_COLUMN_ROWS < rows ? first + TS_COLUMN_ROWS : rows;
+  int64_t each = ts_column_rows(rows), first = (int64_t) blockIdx.x * each,
+          last = first + each < rows ? first + each : rows;
   float sum[N][W];
 #pragma unroll
   for (int k = 0; k < N; ++k) {
@@ -60,7 +67,7 @@ static __device__ __forceinline__ void ts_sum_columns(float *const (&to)[N], int
 
 /** Blocks of rows; the grid of a kernel that sums columns. */
 static inline unsigned ts_column_blocks(int64_t rows) {
-  return ts_blocks(rows, TS_COLUMN_ROWS);
+  return ts_blocks(rows, ts_column_rows(rows));
 }
 template <int W> static inline dim3 ts_column_grid(int64_t rows, int columns) {
   return dim3(ts_column_blocks(rows), ts_blocks(columns, ts_block_columns<W>));

@@ -1,12 +1,14 @@
 /* LayerNorm and RMSNorm: one family, RMSNorm has no mean and no bias, but an offset that is added to w.  TPR threads do
- * a row and keep it in registers, VECTORS vectors of 16 bytes each, so that every element is read once; rows of heads
+ * a row and keep it in registers, up to 8 vectors of 16 bytes each, so that every element is read once; rows of heads
  * are one vector each of 8 or 16 threads, and a warp does several; rows that are too long or not aligned are done by a
- * warp that reads them again, from the cache.
+ * warp that reads them again, from the cache.  A warp has no barrier to wait at: it does rows of up to 4 kB.
  *
  * Bytes: forward 2 N C, dx 3 N C (4 with a prior), dw 2 N C elements, for N rows; statistics 8 N. */
 #include "cuda/columns.cuh"
 
-enum { ROWS = 4 /* of a block where a warp does a row */, VECTORS = 4, SHORT = ROWS * TS_WARP /* threads of it */ };
+#include <string.h>
+
+enum { ROWS = 4 /* of a block where a warp does a row */, SHORT = ROWS * TS_WARP /* threads of it */ };
 
 /* Threads of a block, and the row that the calling thread works on, with its place in it. */
 template <int TPR> constexpr int block_threads = TPR <= TS_WARP ? (int) SHORT : TPR;
@@ -15,8 +17,8 @@ template <int TPR> static __device__ __forceinline__ int64_t my_row(void) {
   return TPR <= TS_WARP ? (int64_t) blockIdx.x * (SHORT / TPR) + threadIdx.x / TPR : (int64_t) blockIdx.x;
 }
 
-/* Vectors of a thread. */
-template <int TPR> constexpr int row_vectors = TPR < TS_WARP ? 1 : (int) VECTORS;
+/* Vectors of a thread: of short rows one. */
+template <int TPR, int LONG> constexpr int row_vectors = TPR < TS_WARP ? 1 : LONG;
 
 /* Where the threads are fewer, the same sum: that of a warp whose other lanes have nothing. */
 template <int TPR> static __device__ __forceinline__ float row_sum(float x, float *scratch) {
@@ -47,9 +49,30 @@ static norm_rms rms_of(const ts_kernel_call *call, int64_t columns) {
           sums < 0 ? (const float *) NULL : (const float *) call->in[sums]};
 }
 
+/* 16 bytes as they were read, and an element of them: half the registers of floats. */
+struct packed {
+  uint32_t word[4];
+};
+template <typename T> static __device__ __forceinline__ float element(const packed &v, int i);
+template <> __device__ __forceinline__ float element<float>(const packed &v, int i) {
+  return __uint_as_float(v.word[i]);
+}
+template <> __device__ __forceinline__ float element<ts_bf16>(const packed &v, int i) {
+  return __uint_as_float(i % 2 == 0 ? v.word[i / 2] << 16 : v.word[i / 2] & 0xffff0000u);
+}
+template <> __device__ __forceinline__ float element<ts_f16>(const packed &v, int i) {
+  ts_f16 x;
+  memcpy(&x, (const char *) v.word + i * sizeof x, sizeof x);
+  return ts_float(x);
+}
+template <typename T> static __device__ __forceinline__ packed load_packed(const T *from) {
+  uint4 v = *(const uint4 *) from;
+  return {{v.x, v.y, v.z, v.w}};
+}
+
 /* ---- forward, the row in registers ---- */
 
-template <typename T, int W, bool MEAN, int TPR>
+template <typename T, int W, bool MEAN, int TPR, int LONG>
 __global__ void __launch_bounds__(block_threads<TPR>)
     norm_forward_row(T *__restrict__ y, float *__restrict__ mean, float *__restrict__ rstd, const T *__restrict__ x,
                      const T *__restrict__ w, const T *__restrict__ bias, int64_t rows, int columns, float eps,
@@ -61,16 +84,17 @@ __global__ void __launch_bounds__(block_threads<TPR>)
   }
   int mine = TPR >= TS_WARP || row < rows ? columns : 0; /* without a row: goes along for the sums of others */
   int first = (int) (threadIdx.x % TPR) * W;
+  constexpr int V = row_vectors<TPR, LONG>;
   const T *from = x + row * columns;
-  float v[row_vectors<TPR>][W], m = 0, squares = 0;
+  float v[V][W], m = 0, squares = 0;
 #pragma unroll
-  for (int k = 0; k < row_vectors<TPR>; ++k) {
+  for (int k = 0; k < V; ++k) {
     if (first + k * TPR * W < mine) {
       ts_load<W>(v[k], from + first + k * TPR * W);
     }
   }
 #pragma unroll
-  for (int k = 0; k < row_vectors<TPR>; ++k) {
+  for (int k = 0; k < V; ++k) {
 #pragma unroll
     for (int i = 0; i < W && MEAN; ++i) {
       m += first + k * TPR * W < mine ? v[k][i] : 0.0f;
@@ -78,7 +102,7 @@ __global__ void __launch_bounds__(block_threads<TPR>)
   }
   m = MEAN ? row_sum<TPR>(m, scratch) / (float) columns : 0.0f;
 #pragma unroll
-  for (int k = 0; k < row_vectors<TPR>; ++k) {
+  for (int k = 0; k < V; ++k) {
 #pragma unroll
     for (int i = 0; i < W; ++i) {
       squares += first + k * TPR * W < mine ? (v[k][i] - m) * (v[k][i] - m) : 0.0f;
@@ -86,17 +110,14 @@ __global__ void __launch_bounds__(block_threads<TPR>)
   }
   float r = 1.0f / sqrtf(row_sum<TPR>(squares, scratch) / (float) columns + eps);
 #pragma unroll
-  for (int k = 0; k < row_vectors<TPR>; ++k) {
+  for (int k = 0; k < V; ++k) {
     int c = first + k * TPR * W;
     if (c < mine) {
-      float weight[W], b[W];
-      ts_load<W>(weight, w + c);
-      if (MEAN) {
-        ts_load<W>(b, bias + c);
-      }
+      packed weight = load_packed(w + c), b = MEAN ? load_packed(bias + c) : packed{};
 #pragma unroll
       for (int i = 0; i < W; ++i) {
-        v[k][i] = (v[k][i] - m) * r * (MEAN ? weight[i] : offset + weight[i]) + (MEAN ? b[i] : 0.0f);
+        float by = element<T>(weight, i);
+        v[k][i] = (v[k][i] - m) * r * (MEAN ? by : offset + by) + (MEAN ? element<T>(b, i) : 0.0f);
       }
       ts_store<W>(y + row * columns + c, v[k]);
     }
@@ -111,11 +132,14 @@ __global__ void __launch_bounds__(block_threads<TPR>)
 
 /* ---- dx, the row in registers ---- */
 
-template <typename T, int W, bool MEAN, int TPR>
+/* The prior is read with the rest, before the row's sums are
+ * waited for. */
+template <typename T, int W, bool MEAN, int TPR, int LONG>
 __global__ void __launch_bounds__(block_threads<TPR>)
     norm_dx_row(T *dx, const T *__restrict__ dy, const T *__restrict__ x, const T *__restrict__ w,
                 const float *__restrict__ mean, const float *__restrict__ rstd, ts_prior<T> prior, int64_t rows,
                 int columns, norm_rms rms) {
+  constexpr int V = row_vectors<TPR, LONG>;
   TS_SHARED(float, scratch, TS_WARP);
   int64_t row = my_row<TPR>();
   if (TPR >= TS_WARP && row >= rows) {
@@ -124,56 +148,65 @@ __global__ void __launch_bounds__(block_threads<TPR>)
   int mine = TPR >= TS_WARP || row < rows ? columns : 0; /* without a row: goes along for the sums of others */
   int first = (int) (threadIdx.x % TPR) * W;
   int64_t start = row * columns;
-  float g[row_vectors<TPR>][W], z[row_vectors<TPR>][W], sum = 0, projection = 0;
+  packed g[V], z[V], old[V];
+  float sum = 0, projection = 0, beta = ts_prior_beta(prior);
   float m = MEAN && mine > 0 ? mean[row] : 0.0f, r = mine > 0 ? rstd[row] : 0.0f;
 #pragma unroll
-  for (int k = 0; k < row_vectors<TPR>; ++k) {
+  for (int k = 0; k < V; ++k) {
     int c = first + k * TPR * W;
     if (c < mine) {
-      ts_load<W>(g[k], dy + start + c);
-      ts_load<W>(z[k], x + start + c);
+      g[k] = load_packed(dy + start + c);
+      z[k] = load_packed(x + start + c);
+      if (beta != 0.0f) {
+        old[k] = load_packed(prior.data + start + c);
+      }
     }
   }
 #pragma unroll
-  for (int k = 0; k < row_vectors<TPR>; ++k) {
+  for (int k = 0; k < V; ++k) {
     int c = first + k * TPR * W;
     if (c < mine) {
-      float weight[W];
-      ts_load<W>(weight, w + c);
+      packed weight = load_packed(w + c);
 #pragma unroll
       for (int i = 0; i < W; ++i) {
-        g[k][i] *= MEAN ? weight[i] : rms.offset + weight[i];
-        z[k][i] = (z[k][i] - m) * r;
-        sum += g[k][i];
-        projection += g[k][i] * z[k][i];
+        float by = element<T>(weight, i), slope = element<T>(g[k], i) * (MEAN ? by : rms.offset + by);
+        sum += slope;
+        projection += slope * ((element<T>(z[k], i) - m) * r);
       }
     }
   }
   sum = MEAN ? row_sum<TPR>(sum, scratch) / (float) columns : 0.0f;
   projection = row_sum<TPR>(projection, scratch);
   projection = (MEAN || rms.sums == NULL || mine == 0 ? projection : r * rms.sums[row]) / rms.width;
-  float beta = ts_prior_beta(prior);
 #pragma unroll
-  for (int k = 0; k < row_vectors<TPR>; ++k) {
+  for (int k = 0; k < V; ++k) {
     int c = first + k * TPR * W;
     if (c < mine) {
+      float y[W];
+      packed weight = load_packed(w + c);
 #pragma unroll
       for (int i = 0; i < W; ++i) {
-        g[k][i] = r * (g[k][i] - sum - z[k][i] * projection);
+        float by = element<T>(weight, i), slope = element<T>(g[k], i) * (MEAN ? by : rms.offset + by);
+        y[i] = r * (slope - sum - (element<T>(z[k], i) - m) * r * projection);
+        y[i] += beta != 0.0f ? beta * element<T>(old[k], i) : 0.0f;
       }
-      ts_add_prior<W>(g[k], prior, beta, start + c);
-      ts_store<W>(dx + start + c, g[k]);
+      ts_store<W>(dx + start + c, y);
     }
   }
 }
 
-/* Threads for a row of so many columns: 0 when it is too long for registers. */
-template <typename T> static int threads_of_row(int64_t columns) {
-  int64_t need = (columns + ts_lanes<T> * VECTORS - 1) / (ts_lanes<T> * VECTORS);
-  if (columns <= 16 * ts_lanes<T>) {
-    return columns <= 8 * ts_lanes<T> ? 8 : 16;
-  }
-  return need <= TS_WARP ? TS_WARP : need <= 128 ? 128 : need <= 512 ? 512 : 0;
+/* Whom a row of so many columns is for: by threads, and vectors of a thread. */
+enum row_plan { AGAIN, BY_8, BY_16, BY_WARP, BY_WARP_LONG, BY_128, BY_512 };
+
+template <typename T> static row_plan plan_of_row(int64_t columns) {
+  int64_t vectors = (columns + ts_lanes<T> - 1) / ts_lanes<T>;
+  return vectors <= 8             ? BY_8
+         : vectors <= 16          ? BY_16
+         : vectors <= 4 * TS_WARP ? BY_WARP
+         : vectors <= 8 * TS_WARP ? BY_WARP_LONG
+         : vectors <= 4 * 128     ? BY_128
+         : vectors <= 4 * 512     ? BY_512
+                                  : AGAIN;
 }
 
 template <int TPR> static unsigned row_blocks(int64_t rows) {
@@ -245,10 +278,10 @@ template <typename T, int W, bool MEAN> static void launch_forward(const ts_kern
             columns, rms_of(call, columns));
 }
 
-template <typename T, bool MEAN, int TPR> static void launch_forward_row(const ts_kernel_call *call) {
+template <typename T, bool MEAN, int TPR, int LONG> static void launch_forward_row(const ts_kernel_call *call) {
   int64_t rows = ts_shape_rows(&ts_call_in(call, 0)->shape);
   int columns = (int) ts_columns_of(ts_call_in(call, 0));
-  ts_launch(norm_forward_row<T, ts_lanes<T>, MEAN, TPR>, row_blocks<TPR>(rows), block_threads<TPR>, 0,
+  ts_launch(norm_forward_row<T, ts_lanes<T>, MEAN, TPR, LONG>, row_blocks<TPR>(rows), block_threads<TPR>, 0,
             ts_call_stream(call), (T *) call->out[0], MEAN ? (float *) call->out[1] : (float *) NULL,
             (float *) call->out[MEAN ? 2 : 1], (const T *) call->in[0], (const T *) call->in[1],
             MEAN ? (const T *) call->in[2] : (const T *) NULL, rows, columns, call->node->attr.norm.eps,
@@ -259,22 +292,15 @@ template <typename T, bool MEAN, int TPR> static void launch_forward_row(const t
 template <typename T, bool MEAN> static void choose_forward(const ts_kernel_call *call) {
   const void *pointer[] = {call->out[0], call->in[0], call->in[1], MEAN ? call->in[2] : NULL};
   int64_t columns = ts_columns_of(ts_call_in(call, 0));
-  bool whole = rms_of(call, columns).sums == NULL;
-  int threads = whole && ts_is_wide<T>(columns, pointer, 4) ? threads_of_row<T>(columns) : 0;
-  if (threads == 8) {
-    launch_forward_row<T, MEAN, 8>(call);
-  } else if (threads == 16) {
-    launch_forward_row<T, MEAN, 16>(call);
-  } else if (threads == TS_WARP) {
-    launch_forward_row<T, MEAN, TS_WARP>(call);
-  } else if (threads == 128) {
-    launch_forward_row<T, MEAN, 128>(call);
-  } else if (threads == 512) {
-    launch_forward_row<T, MEAN, 512>(call);
-  } else if (ts_is_wide<T>(columns, pointer, 4)) {
-    launch_forward<T, ts_lanes<T>, MEAN>(call);
-  } else {
-    launch_forward<T, 1, MEAN>(call);
+  bool whole = rms_of(call, columns).sums == NULL, wide = ts_is_wide<T>(columns, pointer, 4);
+  switch (whole && wide ? plan_of_row<T>(columns) : AGAIN) {
+    case BY_8: launch_forward_row<T, MEAN, 8, 1>(call); break;
+    case BY_16: launch_forward_row<T, MEAN, 16, 1>(call); break;
+    case BY_WARP: launch_forward_row<T, MEAN, TS_WARP, 4>(call); break;
+    case BY_WARP_LONG: launch_forward_row<T, MEAN, TS_WARP, 8>(call); break;
+    case BY_128: launch_forward_row<T, MEAN, 128, 4>(call); break;
+    case BY_512: launch_forward_row<T, MEAN, 512, 4>(call); break;
+    default: (wide ? launch_forward<T, ts_lanes<T>, MEAN> : launch_forward<T, 1, MEAN>) (call);
   }
 }
 
@@ -341,33 +367,27 @@ template <typename T, int W, bool MEAN> static void launch_dx(const ts_kernel_ca
             ts_call_prior<T>(call, 0), rows, columns, rms_of(call, columns));
 }
 
-template <typename T, bool MEAN, int TPR> static void launch_dx_row(const ts_kernel_call *call) {
+template <typename T, bool MEAN, int TPR, int LONG> static void launch_dx_row(const ts_kernel_call *call) {
   int64_t rows = ts_shape_rows(&ts_call_in(call, 1)->shape);
   int columns = (int) ts_columns_of(ts_call_in(call, 1));
-  ts_launch(norm_dx_row<T, ts_lanes<T>, MEAN, TPR>, row_blocks<TPR>(rows), block_threads<TPR>, 0, ts_call_stream(call),
-            (T *) call->out[0], (const T *) call->in[0], (const T *) call->in[1], (const T *) call->in[2],
-            MEAN ? (const float *) call->in[3] : (const float *) NULL, (const float *) call->in[MEAN ? 4 : 3],
-            ts_call_prior<T>(call, 0), rows, columns, rms_of(call, columns));
+  ts_launch(norm_dx_row<T, ts_lanes<T>, MEAN, TPR, LONG>, row_blocks<TPR>(rows), block_threads<TPR>, 0,
+            ts_call_stream(call), (T *) call->out[0], (const T *) call->in[0], (const T *) call->in[1],
+            (const T *) call->in[2], MEAN ? (const float *) call->in[3] : (const float *) NULL,
+            (const float *) call->in[MEAN ? 4 : 3], ts_call_prior<T>(call, 0), rows, columns, rms_of(call, columns));
 }
 
 template <typename T, bool MEAN> static void choose_dx(const ts_kernel_call *call) {
   const void *pointer[] = {call->out[0], call->in[0], call->in[1], call->in[2], ts_call_prior<T>(call, 0).data};
   int64_t columns = ts_columns_of(ts_call_in(call, 1));
-  int threads = ts_is_wide<T>(columns, pointer, 5) ? threads_of_row<T>(columns) : 0;
-  if (threads == 8) {
-    launch_dx_row<T, MEAN, 8>(call);
-  } else if (threads == 16) {
-    launch_dx_row<T, MEAN, 16>(call);
-  } else if (threads == TS_WARP) {
-    launch_dx_row<T, MEAN, TS_WARP>(call);
-  } else if (threads == 128) {
-    launch_dx_row<T, MEAN, 128>(call);
-  } else if (threads == 512) {
-    launch_dx_row<T, MEAN, 512>(call);
-  } else if (ts_is_wide<T>(columns, pointer, 5)) {
-    launch_dx<T, ts_lanes<T>, MEAN>(call);
-  } else {
-    launch_dx<T, 1, MEAN>(call);
+  bool wide = ts_is_wide<T>(columns, pointer, 5);
+  switch (wide ? plan_of_row<T>(columns) : AGAIN) {
+    case BY_8: launch_dx_row<T, MEAN, 8, 1>(call); break;
+    case BY_16: launch_dx_row<T, MEAN, 16, 1>(call); break;
+    case BY_WARP: launch_dx_row<T, MEAN, TS_WARP, 4>(call); break;
+    case BY_WARP_LONG: launch_dx_row<T, MEAN, TS_WARP, 8>(call); break;
+    case BY_128: launch_dx_row<T, MEAN, 128, 4>(call); break;
+    case BY_512: launch_dx_row<T, MEAN, 512, 4>(call); break;
+    default: (wide ? launch_dx<T, ts_lanes<T>, MEAN> : launch_dx<T, 1, MEAN>) (call);
   }
 }
 
