@@ -34,7 +34,7 @@ int ts_saved_leaves(const ts_graph *graph, const ts_layout *layout, int index, t
 bool ts_saved_leaf_find(const ts_graph *graph, const ts_layout *layout, int index, ts_state state, ts_saved_leaf *out);
 
 /** Bytes of a copy of everything this rank owns, for the rank of its groups that owns most: the memory of an
- * asynchronous save.  Replicas are not copied.  Each state begins at a multiple of 64 bytes.  Not collective. */
+ * asynchronous save.  Replicas are not copied.  Each state begins at a multiple of TS_PLAN_ALIGN.  Not collective. */
 int64_t ts_saved_bytes(const ts_graph *graph, const ts_layout *layout);
 
 #endif
