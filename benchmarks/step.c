@@ -7,8 +7,8 @@
  * through the same kernels with the same threads, on all ranks at once.  Then steps on made-up tokens; the median
  * counts.  Model FLOPs are the causal half, 6 N + 6 L C T a token, and on a GPU also 6 N + 12 L C T, each as a part of
  * the datasheet's rate (run/program.h).  The table says where the time of a few more steps went that were observed, by
- * op and by what its nodes work on, on rank 0, and how much of it nothing goes below: the operations at that peak or, on
- * a GPU, the bytes that must move at the rate of a copy, whichever takes longer. */
+ * op and by what its nodes work on, on rank 0, and how much of it nothing goes below: the operations at that peak or,
+ * on a GPU, the bytes that must move at the rate of a copy, whichever takes longer. */
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/random.h"

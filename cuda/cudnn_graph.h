@@ -82,7 +82,8 @@ typedef struct ts_cudnn_choice {
 bool ts_cudnn_graph_close(ts_cudnn_graph *graph);
 
 /** Make a plan for a closed graph: the first candidate of cuDNN's heuristic (mode A) that wants at most
- * \a most_workspace bytes, can be built, and, unless any order will do, does not say that its bits may change.  May compile kernels (seconds).
+ * \a most_workspace bytes, can be built, and, unless any order will do, does not say that its bits may change.
+ * May compile kernels (seconds).
  * \return false, with the reason in the graph's error. Not collective. */
 bool ts_cudnn_graph_plan(ts_cudnn_graph *graph, bool any_order, size_t most_workspace, ts_cudnn_choice *choice);
 

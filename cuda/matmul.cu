@@ -92,7 +92,7 @@ static bool is_wide(const matmul *p) {
   return p->spec.out != p->c;
 }
 
-/* Where rows are not aligned to 16 bytes cuBLASLt (13.1) rounds the product before it adds the bias, and rounds that. */
+/* Where rows are not aligned to 16 bytes cuBLASLt (13.1) rounds the product before it adds the bias, and then again. */
 static bool rounds_twice(const ts_node *node, const matmul *p) {
   const ts_blas_spec *s = &p->spec;
   int64_t rows = (s->transpose_a ? s->m : s->k) | (s->transpose_b ? s->k : s->n) | s->n;

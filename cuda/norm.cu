@@ -53,14 +53,14 @@ static norm_rms rms_of(const ts_kernel_call *call, int64_t columns) {
 struct packed {
   uint32_t word[4];
 };
-template <typename T> static __device__ __forceinline__ float element(const packed &v, int i);
-template <> __device__ __forceinline__ float element<float>(const packed &v, int i) {
+template <typename T> static __device__ __forceinline__ float packed_at(const packed &v, int i);
+template <> __device__ __forceinline__ float packed_at<float>(const packed &v, int i) {
   return __uint_as_float(v.word[i]);
 }
-template <> __device__ __forceinline__ float element<ts_bf16>(const packed &v, int i) {
+template <> __device__ __forceinline__ float packed_at<ts_bf16>(const packed &v, int i) {
   return __uint_as_float(i % 2 == 0 ? v.word[i / 2] << 16 : v.word[i / 2] & 0xffff0000u);
 }
-template <> __device__ __forceinline__ float element<ts_f16>(const packed &v, int i) {
+template <> __device__ __forceinline__ float packed_at<ts_f16>(const packed &v, int i) {
   ts_f16 x;
   memcpy(&x, (const char *) v.word + i * sizeof x, sizeof x);
   return ts_float(x);
@@ -116,8 +116,8 @@ __global__ void __launch_bounds__(block_threads<TPR>)
       packed weight = load_packed(w + c), b = MEAN ? load_packed(bias + c) : packed{};
 #pragma unroll
       for (int i = 0; i < W; ++i) {
-        float by = element<T>(weight, i);
-        v[k][i] = (v[k][i] - m) * r * (MEAN ? by : offset + by) + (MEAN ? element<T>(b, i) : 0.0f);
+        float by = packed_at<T>(weight, i);
+        v[k][i] = (v[k][i] - m) * r * (MEAN ? by : offset + by) + (MEAN ? packed_at<T>(b, i) : 0.0f);
       }
       ts_store<W>(y + row * columns + c, v[k]);
     }
@@ -169,9 +169,9 @@ __global__ void __launch_bounds__(block_threads<TPR>)
       packed weight = load_packed(w + c);
 #pragma unroll
       for (int i = 0; i < W; ++i) {
-        float by = element<T>(weight, i), slope = element<T>(g[k], i) * (MEAN ? by : rms.offset + by);
+        float by = packed_at<T>(weight, i), slope = packed_at<T>(g[k], i) * (MEAN ? by : rms.offset + by);
         sum += slope;
-        projection += slope * ((element<T>(z[k], i) - m) * r);
+        projection += slope * ((packed_at<T>(z[k], i) - m) * r);
       }
     }
   }
@@ -186,9 +186,9 @@ __global__ void __launch_bounds__(block_threads<TPR>)
       packed weight = load_packed(w + c);
 #pragma unroll
       for (int i = 0; i < W; ++i) {
-        float by = element<T>(weight, i), slope = element<T>(g[k], i) * (MEAN ? by : rms.offset + by);
-        y[i] = r * (slope - sum - (element<T>(z[k], i) - m) * r * projection);
-        y[i] += beta != 0.0f ? beta * element<T>(old[k], i) : 0.0f;
+        float by = packed_at<T>(weight, i), slope = packed_at<T>(g[k], i) * (MEAN ? by : rms.offset + by);
+        y[i] = r * (slope - sum - (packed_at<T>(z[k], i) - m) * r * projection);
+        y[i] += beta != 0.0f ? beta * packed_at<T>(old[k], i) : 0.0f;
       }
       ts_store<W>(dx + start + c, y);
     }

@@ -50,8 +50,8 @@ static passed run(const char *text, const char *set, const char *more, ts_model_
   TS_CHECK(ts_mesh_init(&p.mesh, (const int[]){1, 1, 1, 1, 1}, 1, 0, &err) == TS_OK, "%s", err.text);
   p.graph = ts_model_build(p.deck, use, (ts_model_size){B, T, T});
   p.step = ts_step_of(use, 1, NULL);
-  p.context =
-      (ts_pass_context){.deck = p.deck, .mesh = &p.mesh, .target = {backend, 0, TS_CUDNN_NEVER}, .use = use, .step = &p.step};
+  p.context = (ts_pass_context){
+      .deck = p.deck, .mesh = &p.mesh, .target = {backend, 0, TS_CUDNN_NEVER}, .use = use, .step = &p.step};
   p.context.sequence = &whole_samples;
   ts_passes_run(&p.graph, &p.context, last, observe, &p.seen);
   return p;

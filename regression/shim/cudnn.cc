@@ -200,10 +200,9 @@ static bool broadcasts(const descriptor *from, const tensor *to) {
 /* What Tessera gives to cuDNN.  All else is refused, arithmetic on indices too: nothing was ever tried with it. */
 static bool is_given(cudnnPointwiseMode_t mode, const tensor *x) {
   static const cudnnPointwiseMode_t given[] = {
-      CUDNN_POINTWISE_ADD,    CUDNN_POINTWISE_SUB,       CUDNN_POINTWISE_MUL,
-      CUDNN_POINTWISE_DIV,    CUDNN_POINTWISE_EXP,       CUDNN_POINTWISE_LOG,
-      CUDNN_POINTWISE_CMP_GE, CUDNN_POINTWISE_GEN_INDEX, CUDNN_POINTWISE_BINARY_SELECT,
-      CUDNN_POINTWISE_IDENTITY};
+      CUDNN_POINTWISE_ADD,           CUDNN_POINTWISE_SUB,     CUDNN_POINTWISE_MUL,    CUDNN_POINTWISE_DIV,
+      CUDNN_POINTWISE_EXP,           CUDNN_POINTWISE_LOG,     CUDNN_POINTWISE_CMP_GE, CUDNN_POINTWISE_GEN_INDEX,
+      CUDNN_POINTWISE_BINARY_SELECT, CUDNN_POINTWISE_IDENTITY};
   bool listed = false;
   for (cudnnPointwiseMode_t each : given) {
     listed = listed || each == mode;
