@@ -395,9 +395,12 @@ static double rounded(double x, cudaDataType_t type) {
   return get(&word, type, 0);
 }
 
-/* As seen on an H100: the tanh in the type of D, the slope rounded to it. */
+/* As seen on an H100: the tanh is off by a rounding to the type of D, the slope is rounded to it.  SHIM_EXACT_GELU: for
+ * tests of what else is rounded. */
 static double gelu(double x, cudaDataType_t type) {
-  return 0.5 * x * (1 + rounded(tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)), type));
+  static const bool exact = getenv("SHIM_EXACT_GELU") != NULL;
+  double t = tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
+  return 0.5 * x * (1 + (exact ? t : rounded(t, type)));
 }
 
 static double gelu_slope(double x, cudaDataType_t type) {
