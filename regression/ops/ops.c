@@ -23,7 +23,7 @@ bool ops_keep(int64_t seed, uint64_t name, int64_t sample, int64_t element, doub
 const op_row *ops_find(ts_op op) {
   static const op_row *const families[] = {ops_pointwise, ops_lookup, ops_norm,      ops_loss,     ops_sum,
                                            ops_rope,      ops_update, ops_optimizer, ops_matrices, ops_products,
-                                           ops_attention, ops_mlp,    ops_route};
+                                           ops_attention, ops_mlp,    ops_route,     ops_experts};
   for (size_t f = 0; f < sizeof families / sizeof *families; ++f) {
     for (const op_row *row = families[f]; row->reference != NULL; ++row) {
       if (row->op == op) {

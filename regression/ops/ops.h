@@ -23,7 +23,7 @@ typedef struct op_row {
 
 /** Rows of a file, ended by one without a reference; most of ops_products have a reference only. */
 extern const op_row ops_pointwise[], ops_lookup[], ops_norm[], ops_loss[], ops_sum[], ops_rope[], ops_update[],
-    ops_optimizer[], ops_matrices[], ops_products[], ops_attention[], ops_mlp[], ops_route[];
+    ops_optimizer[], ops_matrices[], ops_products[], ops_attention[], ops_mlp[], ops_route[], ops_experts[];
 
 /** The row of an op, or NULL. Not collective. */
 const op_row *ops_find(ts_op op);

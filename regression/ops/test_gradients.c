@@ -146,6 +146,28 @@ static void build_route(gradient_case *c, int variant) {
   c->n_dy = 1; /* a choice has none */
 }
 
+/* Rows of four experts; every fifth choice is of none.  Variant 1: with weights. */
+static void build_rows(gradient_case *c, int variant, ts_op op, ts_shape x) {
+  ts_tid in[5] = {numbers(c, "x", x)}, chosen = integers(c, "chosen", TS_I32, TS_SHAPE(2, 3, 2), 5);
+  in[4] = variant == 1 ? numbers(c, "weight", TS_SHAPE(2, 3, 2)) : TS_NONE;
+  in[1] = ts_graph_add(ts_graph_site(c->graph), &(ts_node){.op = TS_OP_DISPATCH,
+                                                           .name = "dispatch",
+                                                           .n_in = 1,
+                                                           .in = &chosen,
+                                                           .attr = {.experts = {4}},
+                                                           .beta = TS_NONE});
+  in[2] = in[1] + 1;
+  in[3] = in[1] + 2;
+  ts_graph_add(ts_graph_site(c->graph),
+               &(ts_node){.op = op, .name = "node", .n_in = variant == 1 ? 5 : 4, .in = in, .beta = TS_NONE});
+}
+static void build_take_rows(gradient_case *c, int variant) {
+  build_rows(c, variant, TS_OP_TAKE_ROWS, activations());
+}
+static void build_combine(gradient_case *c, int variant) {
+  build_rows(c, variant, TS_OP_COMBINE, TS_SHAPE(12, 8));
+}
+
 static ts_tid labels_of_rows(gradient_case *c) {
   return add_leaf(c, "labels", TS_F32, activations(), run_random(TS_F64, activations(), 17, 1.0));
 }
@@ -367,6 +389,8 @@ static const struct gradient_row {
     {TS_OP_NORMALIZE, 2, build_normalize},
     {TS_OP_PICK, 4, build_pick},
     {TS_OP_ROUTE, 16, build_route},
+    {TS_OP_TAKE_ROWS, 2, build_take_rows},
+    {TS_OP_COMBINE, 2, build_combine},
     {TS_OP_SOFT_LOSS, 2, build_soft_loss},
     {TS_OP_LOSS, 2, build_loss},
     {TS_OP_BIAS, 1, build_bias},

@@ -43,6 +43,9 @@ typedef struct op_case {
   { TS_I64, TS_SHAPE(__VA_ARGS__) }
 #define BYTES(...) \
   { TS_U8, TS_SHAPE(__VA_ARGS__) }
+/* Two choices of each token of X, of seven experts. */
+#define PLACES INTS(2, 3, 2), INTS(8)
+#define CHOICES INTS(12), PLACES
 #define STEP_NUMBERS LONGS(1), WIDE(2), NORMAL(1), NORMAL(2), NORMAL(1), NORMAL(1)
 #define ALL (~0u)
 
@@ -620,6 +623,12 @@ static const op_case cases[] = {
      0,
      48},
     {TS_OP_ROUTE_DX, "", 3, 1, {NORMAL(2, 3, 2), X, INTS(2, 3, 2)}, {X}, ROUTED(.k = 2), 0, 2, 2, 48},
+    {TS_OP_DISPATCH, "", 1, 3, {INTS(2, 3, 4)}, {INTS(24), INTS(2, 3, 4), INTS(8)}, {.experts = {7}}, 0, 1, 1, 0},
+    {TS_OP_TAKE_ROWS, "", 4, 1, {X, CHOICES}, {NORMAL(12, 8)}, {{0}}, 0, 9, 9, 96},
+    {TS_OP_TAKE_ROWS, "weighted", 5, 1, {X, CHOICES, NORMAL(2, 3, 2)}, {NORMAL(12, 8)}, {{0}}, 0, 9, 9, 96},
+    {TS_OP_COMBINE, "", 4, 1, {NORMAL(12, 8), CHOICES}, {X}, {{0}}, 0, 9, 9, 96},
+    {TS_OP_COMBINE, "weighted", 5, 1, {NARROW(12, 8), CHOICES, NORMAL(2, 3, 2)}, {NARROW(2, 3, 8)}, {{0}}, 0, 9, 9, 96},
+    {TS_OP_COMBINE_DOTS, "", 4, 1, {X, NORMAL(12, 8), PLACES}, {NORMAL(2, 3, 2)}, {{0}}, 0, 8, 8, 96},
     {TS_OP_SOFT_LOSS, "", 2, 3, {X, X}, {NORMAL(2, 3), NORMAL(2, 3), NORMAL(2, 3)}, {.soft = {2}}, 0, 0, 0, 384},
     {TS_OP_SOFT_LOSS_DX,
      "",
@@ -1010,6 +1019,20 @@ static const bad_case bad[] = {
     {TS_OP_ROUTE, "a factor that is no number", 1, 2, {X}, {.route = {.k = 2, .scale = NAN}}},
     {TS_OP_ROUTE_DX, "gradients of others", 3, 1, {NORMAL(2, 3, 3), X, INTS(2, 3, 2)}, ROUTED(.k = 2)},
     {TS_OP_ROUTE_DX, "choices that are floats", 3, 1, {NORMAL(2, 3, 2), X, NORMAL(2, 3, 2)}, ROUTED(.k = 2)},
+    {TS_OP_DISPATCH, "choices that are floats", 1, 3, {NORMAL(2, 3, 2)}, {.experts = {7}}},
+    {TS_OP_DISPATCH, "a choice of no token", 1, 3, {INTS(6)}, {.experts = {7}}},
+    {TS_OP_DISPATCH, "no experts", 1, 3, {INTS(2, 3, 2)}, {.experts = {0}}},
+    {TS_OP_DISPATCH, "too many experts", 1, 3, {INTS(2, 3, 2)}, {.experts = {TS_MOST_EXPERTS + 1}}},
+    {TS_OP_TAKE_ROWS, "an order of others", 4, 1, {X, INTS(11), PLACES}, {{0}}},
+    {TS_OP_TAKE_ROWS, "other tokens", 4, 1, {NORMAL(2, 2, 8), CHOICES}, {{0}}},
+    {TS_OP_TAKE_ROWS, "places that are floats", 4, 1, {X, INTS(12), NORMAL(2, 3, 2), INTS(8)}, {{0}}},
+    {TS_OP_TAKE_ROWS, "no first rows", 4, 1, {X, INTS(12), INTS(2, 3, 2), INTS(1)}, {{0}}},
+    {TS_OP_TAKE_ROWS, "weights in bf16", 5, 1, {X, CHOICES, NARROW(2, 3, 2)}, {{0}}},
+    {TS_OP_TAKE_ROWS, "numbers in fp64", 4, 1, {WIDE(2, 3, 8), CHOICES}, {{0}}},
+    {TS_OP_COMBINE, "rows of others", 4, 1, {NORMAL(11, 8), CHOICES}, {{0}}},
+    {TS_OP_COMBINE, "weights of others", 5, 1, {NORMAL(12, 8), CHOICES, NORMAL(2, 3, 3)}, {{0}}},
+    {TS_OP_COMBINE_DOTS, "rows of another type", 4, 1, {X, NARROW(12, 8), PLACES}, {{0}}},
+    {TS_OP_COMBINE_DOTS, "rows of another width", 4, 1, {X, NORMAL(12, 9), PLACES}, {{0}}},
     {TS_OP_PICK, "more tokens than a sample has", 2, 1, {X, INTS(2, 2)}, {{0}}},
     {TS_OP_PICK, "an index of three dimensions", 2, 1, {X, INTS(2, 3, 1)}, {{0}}},
     {TS_OP_PICK, "tokens that x has not", 2, 1, {NORMAL(2, 2, 8), INTS(2, 9)}, PICKED},

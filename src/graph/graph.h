@@ -242,6 +242,9 @@ typedef union ts_attr {
     float scale;
   } route;
   struct {
+    int n; /**< Of the router. */
+  } experts;
+  struct {
     float temperature;
   } soft;
   struct {

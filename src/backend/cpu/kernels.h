@@ -43,6 +43,10 @@
   X(ROPE, rope)                           \
   X(ROUTE, route)                         \
   X(ROUTE_DX, route_dx)                   \
+  X(DISPATCH, dispatch)                   \
+  X(TAKE_ROWS, take_rows)                 \
+  X(COMBINE, combine)                     \
+  X(COMBINE_DOTS, combine_dots)           \
   X(ATTENTION, attention)                 \
   X(ATTENTION_DX, attention_dx)           \
   X(ATTENTION_DELTA, attention_delta)     \

@@ -1,0 +1,182 @@
+/* Rows for experts.  Choices need not be different ones of a token here. */
+#include "base/random.h"
+#include "regression/ops/ops.h"
+
+/* One choice; odd sizes; an expert that nobody chose and choices of none; all of one expert; more than a block sorts, in
+ * columns of whole vectors; no tokens. */
+static const struct dispatched {
+  ts_shape tokens;
+  int64_t k, columns;
+  int experts;
+  bool weighted, one_expert;
+} expert_variants[] = {
+    {{1, {1}}, 1, 1, 1, false, false},      {{2, {3, 5}}, 2, 17, 8, true, false},
+    {{2, {2, 7}}, 4, 40, 60, false, false}, {{1, {300}}, 8, 64, 64, true, false},
+    {{2, {9, 11}}, 3, 8, 4, true, true},    {{1, {1100}}, 4, 16, 300, true, false},
+    {{2, {2, 3}}, 2, 2056, 5, true, false}, {{2, {0, 4}}, 2, 8, 3, true, false},
+};
+enum { DISPATCHES = sizeof expert_variants / sizeof *expert_variants };
+
+static ts_shape of_tokens(const struct dispatched *v, int64_t last) {
+  ts_shape shape = v->tokens;
+  shape.d[shape.n++] = last;
+  return shape;
+}
+
+static int64_t choices_of(const struct dispatched *v) {
+  return ts_shape_count(&v->tokens) * v->k;
+}
+
+/* The last expert but one has no tokens; every seventh choice or so is of none, below and above the experts. */
+static int32_t choice(const struct dispatched *v, int64_t i) {
+  int32_t n = v->experts, of = (int32_t) (ts_mix(41, (uint64_t) i) % (uint64_t) (n + (n + 5) / 6));
+  return v->one_expert ? n - 1 : of >= n ? (i % 2 == 0 ? n + of : -1 - of) : n > 2 && of == n - 2 ? 0 : of;
+}
+
+static bool has_expert(const struct dispatched *v, int64_t i) {
+  return choice(v, i) >= 0 && choice(v, i) < v->experts;
+}
+
+/* Choices that come before choice i: of smaller experts, and of its own by number; those of none last. */
+static int64_t row_of(const struct dispatched *v, int64_t i) {
+  int64_t before = 0, mine = has_expert(v, i) ? choice(v, i) : v->experts;
+  for (int64_t j = 0; j < choices_of(v); ++j) {
+    int64_t other = has_expert(v, j) ? choice(v, j) : v->experts;
+    before += other < mine || (other == mine && j < i);
+  }
+  return before;
+}
+
+static void build_dispatch(run_case *c, int variant, ts_dtype dtype) {
+  const struct dispatched *v = &expert_variants[variant];
+  (void) dtype;
+  c->attr.experts.n = v->experts;
+  c->in[0] = run_new(TS_I32, of_tokens(v, v->k));
+  for (int64_t i = 0; i < choices_of(v); ++i) {
+    run_set(&c->in[0], i, choice(v, i));
+  }
+  c->n_in = 1;
+  ops_output(c, TS_I32, TS_SHAPE(choices_of(v)));
+  ops_output(c, TS_I32, of_tokens(v, v->k));
+  ops_output(c, TS_I32, TS_SHAPE(v->experts + 1));
+}
+
+static void dispatch(run_case *c) {
+  int64_t n = run_count(&c->in[0]), experts = c->attr.experts.n;
+  const int32_t *chosen = c->in[0].data;
+  int64_t row = 0;
+  for (int64_t e = 0; e <= experts; ++e) {
+    run_set(&c->out[2], e, (double) row);
+    for (int64_t i = 0; i < n; ++i) {
+      int64_t of = chosen[i] >= 0 && chosen[i] < experts ? chosen[i] : experts;
+      if (of == e) {
+        run_set(&c->out[0], row, (double) i);
+        run_set(&c->out[1], i, (double) row++);
+      }
+    }
+  }
+}
+
+/* Order (unless there is none), place, first and weights, as inputs from `at` on. */
+static void input_rows(run_case *c, int variant, int at, bool ordered, bool weighted) {
+  const struct dispatched *v = &expert_variants[variant];
+  run_tensor *order = ordered ? &c->in[at++] : NULL, *place = &c->in[at], *first = &c->in[at + 1];
+  *place = run_new(TS_I32, of_tokens(v, v->k));
+  *first = run_new(TS_I32, TS_SHAPE(v->experts + 1));
+  if (ordered) {
+    *order = run_new(TS_I32, TS_SHAPE(choices_of(v)));
+  }
+  for (int64_t i = 0; i < choices_of(v); ++i) {
+    int64_t row = row_of(v, i);
+    run_set(place, i, (double) row);
+    if (ordered) {
+      run_set(order, row, (double) i);
+    }
+    for (int64_t e = has_expert(v, i) ? choice(v, i) + 1 : v->experts + 1; e <= v->experts; ++e) {
+      run_set(first, e, run_get(first, e) + 1);
+    }
+  }
+  c->n_in = at + 2;
+  if (weighted) {
+    ops_input(c, c->n_in, TS_F32, of_tokens(v, v->k), 1.0);
+  }
+}
+
+static void build_take_rows(run_case *c, int variant, ts_dtype dtype) {
+  const struct dispatched *v = &expert_variants[variant];
+  ops_input(c, 0, dtype, of_tokens(v, v->columns), 1.0);
+  input_rows(c, variant, 1, true, v->weighted);
+  ops_output(c, dtype, TS_SHAPE(choices_of(v), v->columns));
+}
+
+static void build_combine(run_case *c, int variant, ts_dtype dtype) {
+  const struct dispatched *v = &expert_variants[variant];
+  ops_input(c, 0, dtype, TS_SHAPE(choices_of(v), v->columns), 1.0);
+  input_rows(c, variant, 1, true, v->weighted);
+  ops_output(c, dtype, of_tokens(v, v->columns));
+}
+
+static void build_combine_dots(run_case *c, int variant, ts_dtype dtype) {
+  const struct dispatched *v = &expert_variants[variant];
+  ops_input(c, 0, dtype, of_tokens(v, v->columns), 1.0);
+  ops_input(c, 1, dtype, TS_SHAPE(choices_of(v), v->columns), 1.0);
+  input_rows(c, variant, 2, false, false);
+  ops_output(c, TS_F32, of_tokens(v, v->k));
+}
+
+/* What the references of the three know of a call, by its inputs alone. */
+static int64_t row_of_choice(const run_case *c, int64_t i, double *by) {
+  const int32_t *place = c->in[2].data, *first = c->in[3].data;
+  int64_t taken = first[c->in[3].shape.d[0] - 1];
+  *by = c->n_in > 4 && c->in[4].data != NULL ? ops_in(c, 4)[i] : 1;
+  return place[i] < taken ? place[i] : -1;
+}
+
+static int64_t chosen_of(const run_case *c) {
+  return c->in[2].shape.d[c->in[2].shape.n - 1];
+}
+
+static void take_rows(run_case *c) {
+  int64_t n = ops_columns(c, 0), k = chosen_of(c);
+  memset(ops_out(c, 0), 0, (size_t) run_count(&c->out[0]) * sizeof(double));
+  for (int64_t i = 0; i < ops_rows(c, 2) * k; ++i) {
+    double by;
+    int64_t row = row_of_choice(c, i, &by);
+    for (int64_t j = 0; j < n && row >= 0; ++j) {
+      ops_out(c, 0)[row * n + j] = by * ops_in(c, 0)[i / k * n + j];
+    }
+  }
+}
+
+static void combine(run_case *c) {
+  int64_t n = ops_columns(c, 0), k = chosen_of(c);
+  memset(ops_out(c, 0), 0, (size_t) run_count(&c->out[0]) * sizeof(double));
+  for (int64_t i = 0; i < ops_rows(c, 2) * k; ++i) {
+    double by;
+    int64_t row = row_of_choice(c, i, &by);
+    for (int64_t j = 0; j < n && row >= 0; ++j) {
+      ops_out(c, 0)[i / k * n + j] += by * ops_in(c, 0)[row * n + j];
+    }
+  }
+}
+
+static void combine_dots(run_case *c) {
+  int64_t n = ops_columns(c, 0), k = chosen_of(c);
+  for (int64_t i = 0; i < ops_rows(c, 2) * k; ++i) {
+    double by, sum = 0;
+    int64_t row = row_of_choice(c, i, &by);
+    for (int64_t j = 0; j < n && row >= 0; ++j) {
+      sum += ops_in(c, 0)[i / k * n + j] * ops_in(c, 1)[row * n + j];
+    }
+    ops_out(c, 0)[i] = sum;
+  }
+}
+
+/* Sums of eight products of numbers up to four, and of two thousand. */
+const op_row ops_experts[] = {
+    {TS_OP_DISPATCH, DISPATCHES, build_dispatch, dispatch, 0},
+    {TS_OP_TAKE_ROWS, DISPATCHES, build_take_rows, take_rows, 8},
+    {TS_OP_COMBINE, DISPATCHES, build_combine, combine, 32},
+    {TS_OP_COMBINE_DOTS, DISPATCHES, build_combine_dots, combine_dots, 1024},
+    {.reference = NULL},
+};

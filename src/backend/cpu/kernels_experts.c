@@ -1,0 +1,175 @@
+/* Rows for experts: a stable counting sort of the choices, and rows moved there and back. */
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/tile.h"
+
+#include <omp.h>
+
+/* ---- the rows ---- */
+
+/* Counts of each thread's choices by expert, those of none last. */
+static size_t dispatch_prepare(const ts_target *target, const ts_graph *graph, const ts_node *node, void **prepared) {
+  (void) graph, (void) prepared;
+  return (size_t) target->threads * ((size_t) node->attr.experts.n + 1) * sizeof(int32_t);
+}
+
+static int32_t expert_of(int32_t chosen, int32_t experts) {
+  return chosen >= 0 && chosen < experts ? chosen : experts;
+}
+
+/* From counts to the rows where each thread's choices of each expert begin. */
+static void begin_rows(int32_t *count, int threads, int32_t experts, int32_t *first) {
+  int32_t row = 0;
+  for (int32_t e = 0; e <= experts; ++e) {
+    first[e] = row;
+    for (int t = 0; t < threads; ++t) {
+      int32_t n = count[t * (experts + 1) + e];
+      count[t * (experts + 1) + e] = row;
+      row += n;
+    }
+  }
+}
+
+static void dispatch_run(const ts_kernel_call *call) {
+  const int32_t *chosen = call->in[0], experts = call->node->attr.experts.n;
+  int32_t *order = call->out[0], *place = call->out[1], *first = call->out[2], *all = call->workspace;
+  int64_t n = ts_call_count(call, 0);
+#pragma omp parallel num_threads(ts_call_threads(call, ts_pieces(n, TS_TILE)))
+  {
+    int threads = omp_get_num_threads(), me = omp_get_thread_num();
+    int32_t *count = all + me * (experts + 1);
+    int64_t begin = n * me / threads, end = n * (me + 1) / threads;
+    memset(count, 0, ((size_t) experts + 1) * sizeof *count);
+    for (int64_t i = begin; i < end; ++i) {
+      ++count[expert_of(chosen[i], experts)];
+    }
+#pragma omp barrier
+#pragma omp single
+    begin_rows(all, threads, experts, first);
+    for (int64_t i = begin; i < end; ++i) {
+      int32_t row = count[expert_of(chosen[i], experts)]++;
+      place[i] = row;
+      order[row] = (int32_t) i;
+    }
+  }
+}
+TS_CPU_KERNEL(dispatch) = {.prepare = dispatch_prepare, .run = dispatch_run};
+
+/* ---- rows there and back ---- */
+
+/* What the other three have: place and first are inputs `at` and `at` + 1. */
+typedef struct choices {
+  const int32_t *order, *place;
+  const float *weight; /* NULL: 1 */
+  int64_t tokens, k, columns;
+  int32_t taken; /* rows that have an expert */
+} choices;
+
+static choices choices_of(const ts_kernel_call *call, int at) {
+  const ts_shape *place = &ts_call_in(call, at)->shape, *first = &ts_call_in(call, at + 1)->shape;
+  int64_t k = place->d[place->n - 1];
+  return (choices){.order = at > 1 && call->node->op != TS_OP_COMBINE_DOTS ? call->in[at - 1] : NULL,
+                   .place = call->in[at],
+                   .weight = call->node->n_in > at + 2 ? call->in[at + 2] : NULL,
+                   .tokens = k > 0 ? ts_shape_count(place) / k : 0,
+                   .k = k,
+                   .columns = ts_call_columns(call, 0),
+                   .taken = ((const int32_t *) call->in[at + 1])[first->d[0] - 1]};
+}
+
+/* Row `to` = by x row `from`. */
+static void move_row(const choices *c, const ts_sink *y, int64_t to, const ts_source *x, int64_t from, float by) {
+  for (int64_t at = 0; at < c->columns; at += TS_TILE) {
+    int64_t n = ts_min(TS_TILE, c->columns - at);
+    ts_tile in, out;
+    const float *v = ts_source_read(x, from * c->columns + at, n, in);
+    float *values = ts_sink_open(y, to * c->columns + at, out);
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) {
+      values[i] = by * v[i];
+    }
+    ts_sink_write(y, to * c->columns + at, n, values);
+  }
+}
+
+static void take_rows_run(const ts_kernel_call *call) {
+  choices c = choices_of(call, 2);
+  ts_source x = ts_source_of(call, 0);
+  ts_sink y = ts_sink_of(call, 0);
+  int64_t rows = c.tokens * c.k;
+  size_t bytes = (size_t) c.columns * ts_dtype_size(x.dtype);
+#pragma omp parallel for num_threads(ts_call_threads(call, rows)) schedule(static)
+  for (int64_t row = 0; row < rows; ++row) {
+    int64_t token = c.order[row] / c.k;
+    if (row >= c.taken) {
+      memset((char *) y.data + (size_t) row * bytes, 0, bytes);
+    } else if (c.weight == NULL) {
+      memcpy((char *) y.data + (size_t) row * bytes, (const char *) x.data + (size_t) token * bytes, bytes);
+    } else {
+      move_row(&c, &y, row, &x, token, c.weight[c.order[row]]);
+    }
+  }
+}
+TS_CPU_KERNEL(take_rows) = {.run = take_rows_run};
+
+/* Columns [at, at + n) of a token's sum. */
+static void add_choices(const choices *c, const ts_source *y, int64_t token, int64_t at, int64_t n, float *sum) {
+  memset(sum, 0, (size_t) n * sizeof *sum);
+  for (int64_t j = token * c->k; j < (token + 1) * c->k; ++j) {
+    if (c->place[j] < c->taken) {
+      ts_tile in;
+      const float *v = ts_source_read(y, c->place[j] * c->columns + at, n, in);
+      float by = c->weight != NULL ? c->weight[j] : 1.0f;
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) {
+        sum[i] += by * v[i];
+      }
+    }
+  }
+}
+
+static void combine_run(const ts_kernel_call *call) {
+  choices c = choices_of(call, 2);
+  ts_source y = ts_source_of(call, 0);
+  ts_sink x = ts_sink_of(call, 0);
+#pragma omp parallel for num_threads(ts_call_threads(call, c.tokens)) schedule(static)
+  for (int64_t token = 0; token < c.tokens; ++token) {
+    for (int64_t at = 0; at < c.columns; at += TS_TILE) {
+      int64_t n = ts_min(TS_TILE, c.columns - at);
+      ts_tile out;
+      float *sum = ts_sink_open(&x, token * c.columns + at, out);
+      add_choices(&c, &y, token, at, n, sum);
+      ts_sink_write(&x, token * c.columns + at, n, sum);
+    }
+  }
+}
+TS_CPU_KERNEL(combine) = {.run = combine_run};
+
+static float dot_rows(const choices *c, const ts_source *x, int64_t a, const ts_source *y, int64_t b) {
+  double dot = 0;
+  for (int64_t at = 0; at < c->columns; at += TS_TILE) {
+    int64_t n = ts_min(TS_TILE, c->columns - at);
+    ts_tile in, other;
+    const float *v = ts_source_read(x, a * c->columns + at, n, in);
+    const float *w = ts_source_read(y, b * c->columns + at, n, other);
+    float part = 0;
+#pragma omp simd reduction(+ : part)
+    for (int64_t i = 0; i < n; ++i) {
+      part += v[i] * w[i];
+    }
+    dot += (double) part;
+  }
+  return (float) dot;
+}
+
+static void combine_dots_run(const ts_kernel_call *call) {
+  choices c = choices_of(call, 2);
+  ts_source x = ts_source_of(call, 0), y = ts_source_of(call, 1);
+  float *dot = call->out[0];
+#pragma omp parallel for num_threads(ts_call_threads(call, c.tokens)) schedule(static)
+  for (int64_t token = 0; token < c.tokens; ++token) {
+    for (int64_t j = token * c.k; j < (token + 1) * c.k; ++j) {
+      dot[j] = c.place[j] < c.taken ? dot_rows(&c, &x, token, &y, c.place[j]) : 0.0f;
+    }
+  }
+}
+TS_CPU_KERNEL(combine_dots) = {.run = combine_dots_run};

@@ -1,0 +1,140 @@
+/* Rows for experts: tokens are brought together by expert and their results back. */
+#include "base/memory.h"
+#include "ops/gradient.h"
+#include "ops/rules.h"
+
+const char *ts_shape_dispatch(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  const ts_tensor *chosen = ts_rule_in(g, node, 0);
+  int64_t experts = node->attr.experts.n, choices = ts_shape_count(&chosen->shape);
+  TS_RULE(chosen->dtype == TS_I32 && chosen->shape.n >= 2, "choices are [...][k] int32");
+  TS_RULE(experts >= 1 && experts <= TS_MOST_EXPERTS, "there are experts to choose from");
+  TS_RULE(choices <= INT32_MAX, "choices are counted in 32 bits");
+  dtype[0] = dtype[1] = dtype[2] = TS_I32;
+  shape[0] = TS_SHAPE(choices);
+  shape[1] = chosen->shape;
+  shape[2] = TS_SHAPE(experts + 1);
+  return NULL;
+}
+
+const char *ts_index_dispatch(const ts_node *node) {
+  (void) node;
+  return "*K->M,*K,F";
+}
+
+/* Which rows a token has depends on all tokens, so columns alone can be divided. */
+bool ts_cut_experts(const ts_graph *g, const ts_node *node, char index, ts_cut *cut) {
+  return index == 'c' && ts_cut_letters(g, node, index, cut);
+}
+
+/* Inputs from `at` on: order (unless there is none: of dots), place, first, [weight]. */
+static const char *check_choices(const ts_graph *g, const ts_node *node, int at, bool ordered) {
+  int place = at + (ordered ? 1 : 0), first = place + 1, weight = first + 1;
+  const ts_tensor *p = ts_rule_in(g, node, place), *f = ts_rule_in(g, node, first);
+  TS_RULE(p->dtype == TS_I32 && p->shape.n >= 2, "places are [...][k] int32");
+  TS_RULE(!ordered || ts_rule_is(g, node, at, TS_I32, TS_SHAPE(ts_shape_count(&p->shape))),
+          "the order has a row for each choice");
+  TS_RULE(f->dtype == TS_I32 && f->shape.n == 1 && f->shape.d[0] >= 2 && f->shape.d[0] <= TS_MOST_EXPERTS + 1,
+          "first is [E + 1] int32");
+  bool weighted = node->n_in > weight && node->in[weight] != TS_NONE;
+  TS_RULE(!weighted || ts_rule_is(g, node, weight, TS_F32, p->shape), "there is a weight for each choice, in fp32");
+  return NULL;
+}
+
+static bool are_of_tokens(const ts_tensor *x, const ts_tensor *place) {
+  ts_shape of_tokens = ts_shape_with_last(place->shape, ts_shape_last(&x->shape));
+  return ts_dtype_is_working(x->dtype) && ts_shape_equal(&x->shape, &of_tokens);
+}
+
+static bool are_of_choices(const ts_tensor *y, const ts_tensor *place) {
+  return ts_dtype_is_working(y->dtype) && y->shape.n == 2 && y->shape.d[0] == ts_shape_count(&place->shape);
+}
+
+const char *ts_shape_take_rows(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  const ts_tensor *x = ts_rule_in(g, node, 0), *place = ts_rule_in(g, node, 2);
+  const char *why = check_choices(g, node, 1, true);
+  TS_RULE(why == NULL, why);
+  TS_RULE(are_of_tokens(x, place), "x has a row for each token, in fp32, bf16 or fp16");
+  dtype[0] = x->dtype;
+  shape[0] = TS_SHAPE(ts_shape_count(&place->shape), ts_shape_last(&x->shape));
+  return NULL;
+}
+
+const char *ts_index_take_rows(const ts_node *node) {
+  return node->n_in > 4 ? "*c,M,*K,F,*K->Mc" : "*c,M,*K,F->Mc";
+}
+
+const char *ts_shape_combine(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  const ts_tensor *y = ts_rule_in(g, node, 0), *place = ts_rule_in(g, node, 2);
+  const char *why = check_choices(g, node, 1, true);
+  TS_RULE(why == NULL, why);
+  TS_RULE(are_of_choices(y, place), "y has a row for each choice, in fp32, bf16 or fp16");
+  dtype[0] = y->dtype;
+  shape[0] = ts_shape_with_last(place->shape, y->shape.d[1]);
+  return NULL;
+}
+
+const char *ts_index_combine(const ts_node *node) {
+  return node->n_in > 4 ? "Mc,M,*K,F,*K->*c" : "Mc,M,*K,F->*c";
+}
+
+const char *ts_shape_combine_dots(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  const ts_tensor *x = ts_rule_in(g, node, 0), *y = ts_rule_in(g, node, 1), *place = ts_rule_in(g, node, 2);
+  const char *why = check_choices(g, node, 2, false);
+  TS_RULE(why == NULL, why);
+  TS_RULE(are_of_tokens(x, place) && are_of_choices(y, place) && y->dtype == x->dtype &&
+              y->shape.d[1] == ts_shape_last(&x->shape),
+          "x has a row for each token, y of the same kind one for each choice");
+  dtype[0] = TS_F32;
+  shape[0] = place->shape;
+  return NULL;
+}
+
+const char *ts_index_combine_dots(const ts_node *node) {
+  (void) node;
+  return "*c,Mc,*K,F->*K";
+}
+
+/* ---- gradients: each is the other's, and of the weights dots ---- */
+
+static ts_tid weight_of(const ts_node *node) {
+  return node->n_in > 4 ? node->in[4] : TS_NONE;
+}
+
+static void differentiate_values(ts_gradients *gradients, const ts_node *node, ts_op op, const char *suffix) {
+  if (!ts_gradients_wanted(gradients, node->in[0])) {
+    return;
+  }
+  char *name = ts_format("%s.%s", node->name, suffix);
+  const ts_tid in[] = {ts_gradients_of(gradients, node->out[0]), node->in[1], node->in[2], node->in[3],
+                       weight_of(node)};
+  ts_gradients_add(
+      gradients, node->in[0],
+      ts_graph_add(
+          ts_gradients_site(gradients, node->in[0]),
+          &(ts_node){.op = op, .name = name, .n_in = weight_of(node) == TS_NONE ? 4 : 5, .in = in, .beta = TS_NONE}));
+  ts_free(name);
+}
+
+static void differentiate_weight(ts_gradients *gradients, const ts_node *node, ts_tid of_tokens, ts_tid of_choices) {
+  ts_tid weight = weight_of(node);
+  if (weight == TS_NONE || !ts_gradients_wanted(gradients, weight)) {
+    return;
+  }
+  char *name = ts_format("%s.dweight", node->name);
+  const ts_tid in[] = {of_tokens, of_choices, node->in[2], node->in[3]};
+  ts_gradients_add(
+      gradients, weight,
+      ts_graph_add(ts_gradients_site(gradients, weight),
+                   &(ts_node){.op = TS_OP_COMBINE_DOTS, .name = name, .n_in = 4, .in = in, .beta = TS_NONE}));
+  ts_free(name);
+}
+
+void ts_gradient_take_rows(ts_gradients *gradients, const ts_node *node) {
+  differentiate_weight(gradients, node, node->in[0], ts_gradients_of(gradients, node->out[0]));
+  differentiate_values(gradients, node, TS_OP_COMBINE, "dx");
+}
+
+void ts_gradient_combine(ts_gradients *gradients, const ts_node *node) {
+  differentiate_weight(gradients, node, ts_gradients_of(gradients, node->out[0]), node->in[0]);
+  differentiate_values(gradients, node, TS_OP_TAKE_ROWS, "dy");
+}
