@@ -354,7 +354,7 @@ static void test_pieces(const trial *t) {
 }
 
 /* All stages of a grid, or the one that follows from a golden's place: a single rank has none to shard with, more than
- * two take turns, and so does the stand-in of a GPU, a hundred times as slow. */
+ * two take turns, and so do families, and the stand-in of a GPU, a hundred times as slow. */
 typedef struct stages {
   int64_t first, last;
 } stages;
@@ -369,12 +369,12 @@ static bool wants_all(void) {
   return getenv("TEST_GOLDEN_ALL") != NULL;
 }
 
-static stages stages_of(const grid *on, size_t place) {
+static stages stages_of(const grid *on, size_t place, bool family) {
   int64_t own = ((int64_t) place + on->tp + on->sp - 2) % 4;
   if (ts_world_size(on->world) == 1) {
     return (stages){0, 0};
   }
-  bool in_turn = ts_world_size(on->world) > 2 || on->sp > 1 || is_stand_in;
+  bool in_turn = family || ts_world_size(on->world) > 2 || on->sp > 1 || is_stand_in;
   return in_turn && !wants_all() ? (stages){own, own} : (stages){0, 3};
 }
 
@@ -445,19 +445,19 @@ static void test_grid(const grid *on) {
   int turn[2] = {0, 0};
   for (size_t c = 0; c < sizeof cases / sizeof cases[0]; ++c) {
     if (is_in_turn(on, &cases[c], turn) && tap_wanted(cases[c].name) && fits(on, &cases[c])) {
-      test_case(on, &cases[c], stages_of(on, c));
+      test_case(on, &cases[c], stages_of(on, c, false));
     }
   }
   for (size_t c = 0; c < sizeof families / sizeof families[0]; ++c) {
     if (is_in_turn(on, &families[c], turn) && tap_wanted(families[c].name) && fits(on, &families[c])) {
-      const stages of = stages_of(on, c);
+      const stages of = stages_of(on, c, true);
       for (int64_t stage = of.first; stage <= of.last; ++stage) {
         test_family(on, &families[c], stage);
       }
     }
   }
   if (tap_wanted(by_documents.name) && fits(on, &by_documents)) {
-    test_documents(on, stages_of(on, 0));
+    test_documents(on, stages_of(on, 0, false));
   }
 }
 
