@@ -94,10 +94,11 @@ void ts_cuda_add_rows(const ts_kernel_call *call, int output, const float *parti
 const char *ts_cuda_rope_refuses(const ts_node *node);
 
 /* Rows of the table, a file per op family.  Not collective. */
-#define TS_CUDA_FAMILIES(X)                                                                                    \
-  X(norm)                                                                                                      \
-  X(pointwise) X(rope) X(lookup) X(loss) X(sum) X(update) X(optimizer) X(matmul) X(attention) X(head) X(route) \
-      X(experts)
+/* clang-format off */
+#define TS_CUDA_FAMILIES(X) \
+  X(norm) X(pointwise) X(rope) X(lookup) X(loss) X(sum) X(update) X(optimizer) X(matmul) X(attention) X(head) \
+  X(route) X(experts)
+/* clang-format on */
 #define X(family) const ts_kernel *ts_cuda_##family(ts_op op);
 TS_CUDA_FAMILIES(X)
 #undef X

@@ -2,8 +2,8 @@
 #include "base/random.h"
 #include "regression/ops/ops.h"
 
-/* One choice; odd sizes; an expert that nobody chose and choices of none; all of one expert; more than a block sorts, in
- * columns of whole vectors; no tokens. */
+/* One choice; odd sizes; an expert that nobody chose and choices of none; all of one expert; more than a block sorts,
+ * in columns of whole vectors; no tokens. */
 static const struct dispatched {
   ts_shape tokens;
   int64_t k, columns;

@@ -145,9 +145,9 @@ static double worst_output(const run_case *c, const run_case *wide, double toler
 /* In bf16 blocks of attention round their weights, each by 2^-9 of itself: o by 2^-9 of the largest value at most; of
  * gradients, which are sums of as many, the weights' gradients too.  An MLP rounds what is inner, in its gradient three
  * times one after the other, and dx between the gate's half and up's: 2^-7 of the largest.  In fp16 the same by 2^-12,
- * as it has three bits more.  cuBLASLt's tanh (13.1, seen on an H100) is off by up to two units of the type of the
- * result, and GELU's slope is rounded before it multiplies: 0.5 (1 + t) x is off by a rounding of x, the other by two of
- * the product. */
+ * as it has three bits more.  cuBLASLt's tanh (13.1, seen on an H100) is off by a unit of the type of the result, and
+ * GELU's slope is rounded before it multiplies: 0.5 (1 + t) x is off by a rounding of x, the other by two of the
+ * product. */
 static double tolerance_of(const ts_backend *set, const op_row *row, ts_dtype dtype) {
   if (set->device != NULL && (row->op == TS_OP_MATMUL_GELU || row->op == TS_OP_MATMUL_DGELU)) {
     return 4 * run_rounding(dtype == TS_F32 ? TS_BF16 : dtype) / 0x1p-23;
