@@ -16,6 +16,7 @@
 #include "engine/peak.h"
 #include "engine/workings.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,7 +50,7 @@ static double find_peak(const ts_backend *backend, ts_dtype dtype, int threads) 
 
 enum { MOST_KINDS = 512 };
 
-/* Nodes of one op that do the same work: FLOPs, bytes and extents. */
+/* Nodes of one op that do the same work: FLOPs, bytes and the extents of two inputs. */
 typedef struct kind {
   const ts_node *node; /* one of them */
   double flops, bytes, seconds;
@@ -60,15 +61,29 @@ typedef struct profile {
   const ts_graph *graph;
   kind kind[MOST_KINDS];
   int n;
+  pthread_mutex_t lock;
 } profile;
 
+static bool same_extents(const ts_graph *graph, const ts_node *a, const ts_node *b) {
+  bool same = a->n_in == b->n_in && (a->op != TS_OP_MATMUL || ts_attributes_equal(a, b));
+  for (int i = 0; i < 2 && i < a->n_in && same; ++i) {
+    same = a->in[i] == TS_NONE || b->in[i] == TS_NONE
+               ? a->in[i] == b->in[i]
+               : ts_shape_equal(&graph->tensor[a->in[i]].shape, &graph->tensor[b->in[i]].shape);
+  }
+  return same;
+}
+
+/* On processors collectives are observed by a thread of their own. */
 static void observe(void *user, const ts_node *node, bool collective, double start, double seconds) {
   (void) collective;
   (void) start;
   profile *p = user;
+  pthread_mutex_lock(&p->lock);
   double flops = ts_node_flops(p->graph, node), bytes = ts_node_bytes(p->graph, node);
   int i = 0;
-  while (i < p->n && (p->kind[i].node->op != node->op || p->kind[i].flops != flops || p->kind[i].bytes != bytes)) {
+  while (i < p->n && (p->kind[i].node->op != node->op || p->kind[i].flops != flops || p->kind[i].bytes != bytes ||
+                      !same_extents(p->graph, p->kind[i].node, node))) {
     ++i;
   }
   if (i == p->n) {
@@ -77,6 +92,7 @@ static void observe(void *user, const ts_node *node, bool collective, double sta
   }
   p->kind[i].seconds += seconds;
   ++p->kind[i].calls;
+  pthread_mutex_unlock(&p->lock);
 }
 
 /* What nothing goes below: the operations at the peak, the bytes at the copy's rate (0: not known). */
@@ -107,7 +123,7 @@ static void print_shapes(const ts_graph *graph, const ts_node *node) {
 static void print_row(const char *name, const kind *k, const ceilings *c, int steps, double step_seconds) {
   double seconds = k->seconds / steps, limit = limit_of(k, c) * k->calls / steps;
   printf("  %-24s %8.1f %8.2f %6.1f%% %8.1f%%", name, (double) k->calls / steps, 1e3 * seconds,
-         100 * seconds / step_seconds, 100 * limit / seconds);
+         100 * seconds / step_seconds, seconds > 0 ? 100 * limit / seconds : 0);
 }
 
 /* Ops by their time; of those that come in several kinds, these behind them as far as they matter. */
@@ -124,7 +140,10 @@ static void print_profile(profile *p, const ceilings *c, int steps, double step_
     limit[sum->node->op] += limit_of(&p->kind[i], c) * p->kind[i].calls;
   }
   qsort(op, TS_N_OPS, sizeof *op, by_time);
-  for (int o = 0; o < TS_N_OPS && op[o].calls > 0; ++o) {
+  for (int o = 0; o < TS_N_OPS; ++o) {
+    if (op[o].calls == 0) {
+      continue;
+    }
     op[o].flops = limit[op[o].node->op] / op[o].calls * c->peak;
     print_row(ts_op_get(op[o].node->op)->name, &op[o], c, steps, step_seconds);
     printf("\n");
@@ -246,6 +265,7 @@ int main(int argc, char **argv) {
   ceilings c = {peak / ranks, device != NULL ? ts_copy_rate(backend, (size_t) 1 << 30) : 0};
   const int observed = device != NULL ? 3 : 1;
   profile *p = ts_calloc(1, sizeof *p);
+  pthread_mutex_init(&p->lock, NULL);
   ts_engine *engine = NULL;
   TS_CHECK(ts_engine_create(&(ts_engine_options){.world = world, .deck = deck, .abilities = TS_CAN_TRAIN}, &engine,
                             &err) == TS_OK,
@@ -276,6 +296,7 @@ int main(int argc, char **argv) {
     print_profile(p, &c, observed, of_observed.median.seconds);
   }
   ts_engine_destroy(&engine);
+  pthread_mutex_destroy(&p->lock);
   ts_free(p);
   ts_text_free(&said);
   ts_deck_destroy(&deck);

@@ -95,7 +95,7 @@ bool ts_attention_choice_read(const char *line, ts_attention_choice *c) {
   c->causal = causal != 0;
   c->cudnn = strcmp(by, "cudnn") == 0;
   write_line(c, again);
-  return strcmp(line, again) == 0;
+  return strcmp(line, again) == 0 && (c->backward || !c->any_order);
 }
 
 /* ---- measuring ---- */

@@ -12,7 +12,7 @@
  * bits every time: that is the one here.  Its price is a matrix of T x T numbers for each head, written and read once.
  * So that it stays small the backward pass runs in slices, of whole samples or of some heads of one sample, one after
  * the other in the same workspace.  Where a run may do without the same bits (run.deterministic = false) the graph has
- * that tensor, and no slices but for long sequences.
+ * that tensor, and no slices until 1 GiB, of it and of dk and dv of each query head.
  *
  * Parts of the tokens, heads that begin inside a group, row sums instead of o, fp32 results of bf16 and sums with a
  * prior are for our kernels, and so are windows, softcaps and documents.  cuDNN's frontend makes windows and softcaps
@@ -371,6 +371,10 @@ static void unshare(shared *s) {
 static bool has_known_error(const problem *p, ts_error *err) {
   if (cudnnGetVersion() < 91600 && p->backward && p->length % TILE != 0) {
     ts_error_add(err, "%s needs lengths that are a multiple of %d", ts_cudnn_describe(), TILE);
+    return true;
+  }
+  if (cudnnGetVersion() < 90600 && p->any_order) {
+    ts_error_add(err, "%s does not clear the sum that blocks add to", ts_cudnn_describe());
     return true;
   }
   return false;

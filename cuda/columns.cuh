@@ -12,10 +12,12 @@ enum { TS_COLUMN_WARPS = 8, TS_COLUMN_THREADS = TS_COLUMN_WARPS * TS_WARP };
 /** Columns of a block whose threads take W each. */
 template <int W> constexpr int ts_block_columns = TS_WARP *W;
 
-/** Rows of a block: so many that some 128 blocks have them all (with the columns' that fills a device, and more partial
- * sums take as long to add as the rows), but at least 128. */
-static __host__ __device__ __forceinline__ int64_t ts_column_rows(int64_t rows) {
-  int64_t each = (rows / 128 + TS_COLUMN_WARPS - 1) / TS_COLUMN_WARPS * TS_COLUMN_WARPS;
+/** Rows of a block, at least 128: so many that the blocks of all rows and columns are some 512, which fill a device, and
+ * those of all rows at least 128; more of them, and their partial sums take as long to add as the rows.  Not collective.
+ */
+static __host__ __device__ __forceinline__ int64_t ts_column_rows(int64_t rows, int64_t columns) {
+  int64_t wide = (columns + 255) / 256, blocks = wide >= 4 ? 128 : 512 / (wide > 0 ? wide : 1);
+  int64_t each = (rows / blocks + TS_COLUMN_WARPS - 1) / TS_COLUMN_WARPS * TS_COLUMN_WARPS;
   return each < 128 ? 128 : each;
 }
 
@@ -28,7 +30,7 @@ static __device__ __forceinline__ void ts_sum_columns(float *const (&to)[N], int
   TS_SHARED(float, part, TS_COLUMN_WARPS *TS_WARP *N *W);
   int lane = (int) threadIdx.x % TS_WARP, warp = (int) threadIdx.x / TS_WARP;
   int c = (int) blockIdx.y * ts_block_columns<W> + lane * W;
-  int64_t each = ts_column_rows(rows), first = (int64_t) blockIdx.x * each,
+  int64_t each = ts_column_rows(rows, columns), first = (int64_t) blockIdx.x * each,
           last = first + each < rows ? first + each : rows;
   float sum[N][W];
 #pragma unroll
@@ -66,11 +68,11 @@ static __device__ __forceinline__ void ts_sum_columns(float *const (&to)[N], int
 }
 
 /** Blocks of rows; the grid of a kernel that sums columns. */
-static inline unsigned ts_column_blocks(int64_t rows) {
-  return ts_blocks(rows, ts_column_rows(rows));
+static inline unsigned ts_column_blocks(int64_t rows, int64_t columns) {
+  return ts_blocks(rows, ts_column_rows(rows, columns));
 }
 template <int W> static inline dim3 ts_column_grid(int64_t rows, int columns) {
-  return dim3(ts_column_blocks(rows), ts_blocks(columns, ts_block_columns<W>));
+  return dim3(ts_column_blocks(rows, columns), ts_blocks(columns, ts_block_columns<W>));
 }
 
 #endif

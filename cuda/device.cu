@@ -585,6 +585,9 @@ ts_status ts_cuda_open(const ts_cuda_options *o, ts_error *err) {
   prepare_environment();
   ts_status status = opened != NULL ? TS_OK : check_driver(err);
   if (opened != NULL || status != TS_OK) {
+    if (opened != NULL) {
+      opened->any_order = o->any_order;
+    }
     return status;
   }
   ts_cuda_device *d = (ts_cuda_device *) ts_calloc(1, sizeof *d);

@@ -132,8 +132,7 @@ __global__ void __launch_bounds__(block_threads<TPR>)
 
 /* ---- dx, the row in registers ---- */
 
-/* The prior is read with the rest, before the row's sums are
- * waited for. */
+/* The prior is read with the rest, before the row's sums are waited for. */
 template <typename T, int W, bool MEAN, int TPR, int LONG>
 __global__ void __launch_bounds__(block_threads<TPR>)
     norm_dx_row(T *dx, const T *__restrict__ dy, const T *__restrict__ x, const T *__restrict__ w,
@@ -430,7 +429,7 @@ __global__ void __launch_bounds__(TS_COLUMN_THREADS)
 template <typename T, int W, bool MEAN> static void launch_dw(const ts_kernel_call *call) {
   int64_t rows = ts_shape_rows(&ts_call_in(call, 1)->shape);
   int columns = (int) ts_columns_of(ts_call_in(call, 1));
-  unsigned blocks = ts_column_blocks(rows);
+  unsigned blocks = ts_column_blocks(rows, columns);
   float *dw = (float *) call->workspace, *db = dw + (int64_t) blocks * columns;
   ts_launch(norm_dw_partial<T, W, MEAN>, ts_column_grid<W>(rows, columns), TS_COLUMN_THREADS, 0, ts_call_stream(call),
             dw, db, (const T *) call->in[0], (const T *) call->in[1],
@@ -464,7 +463,8 @@ static void dw_launch(const ts_kernel_call *call) {
 
 static size_t dw_set_up(const ts_target *, const ts_graph *graph, const ts_node *node, void **) {
   const ts_tensor *x = &graph->tensor[node->in[1]];
-  return (size_t) node->n_out * ts_column_blocks(ts_shape_rows(&x->shape)) * (size_t) ts_columns_of(x) * sizeof(float);
+  return (size_t) node->n_out * ts_column_blocks(ts_shape_rows(&x->shape), ts_columns_of(x)) *
+         (size_t) ts_columns_of(x) * sizeof(float);
 }
 
 /* ---- rows of length 1: a warp reads a row twice, the second time from the cache ---- */

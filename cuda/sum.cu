@@ -76,12 +76,12 @@ static void sum_rows_launch(const ts_kernel_call *call) {
   const ts_tensor *x = ts_call_in(call, 0);
   int64_t rows = ts_shape_rows(&x->shape), columns = ts_columns_of(x);
   TS_FOR_FLOAT(x->dtype, choose_partial, call, rows, (int) columns);
-  ts_cuda_add_rows(call, 0, (const float *) call->workspace, ts_column_blocks(rows), columns);
+  ts_cuda_add_rows(call, 0, (const float *) call->workspace, ts_column_blocks(rows, columns), columns);
 }
 
 static size_t sum_rows_set_up(const ts_target *, const ts_graph *graph, const ts_node *node, void **) {
   const ts_tensor *x = &graph->tensor[node->in[0]];
-  return ts_column_blocks(ts_shape_rows(&x->shape)) * (size_t) ts_columns_of(x) * sizeof(float);
+  return ts_column_blocks(ts_shape_rows(&x->shape), ts_columns_of(x)) * (size_t) ts_columns_of(x) * sizeof(float);
 }
 
 /* ---- squares ---- */

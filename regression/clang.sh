@@ -46,6 +46,6 @@ done
 mkdir missing
 sed 's/^\(ac_cv_prog_c_openmp=\).*/\1unsupported/' cache > missing/cache
 cd missing || exit 1
-long "$top/configure" -q --cache-file=cache CC="$mpicc" CFLAGS=-O2 --without-cuda --without-pmix
+long "$top/configure" -q --cache-file=cache CC="$mpicc" CFLAGS=$flags --without-cuda --without-pmix
 ok "a compiler without OpenMP: configure names the package" said 1 'OpenMP through CC=.*Debian: libomp-dev for clang'
 finish

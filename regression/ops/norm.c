@@ -4,8 +4,9 @@ static const float epsilon = 1e-5f;
 
 /* Also rows of whole vectors: short ones, longer ones, and one that is too long for a GPU's registers; and heads. */
 static const ts_shape more_shapes[] = {
-    {3, {2, 3, 768}},    {3, {1, 5, 1536}},   {3, {1, 3, 6144}},    {3, {1, 2, 16512}}, {4, {2, 5, 3, 6}},
-    {4, {1, 37, 5, 64}}, {4, {2, 9, 3, 128}}, {4, {1, 11, 3, 256}}, {4, {3, 1, 7, 32}}, {4, {1, 3, 2, 8}},
+    {3, {2, 3, 768}},     {3, {1, 3, 4096}},  {3, {1, 5, 1536}},   {3, {1, 3, 6144}},
+    {3, {1, 2, 16512}},   {4, {2, 5, 3, 6}},  {4, {1, 37, 5, 64}}, {4, {2, 9, 3, 128}},
+    {4, {1, 11, 3, 256}}, {4, {3, 1, 7, 32}}, {4, {1, 3, 2, 8}},
 };
 enum { SHAPES = OPS_SHAPES + sizeof more_shapes / sizeof *more_shapes };
 static ts_shape shape_of(int variant) {

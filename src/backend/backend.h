@@ -164,7 +164,7 @@ int ts_cuda_devices(void);
 int ts_cuda_driver(int *built);
 
 /** Bind this process to the device local_rank of those that it sees, modulo their number, and make its queues.  When
- * open already: nothing, and TS_OK.
+ * open already: any_order alone counts, for what is measured from now on, and TS_OK.
  * \return TS_BAD_INPUT with the reason: built without CUDA, no device, an old driver, another architecture than the
  *         kernels were built for. Not collective. */
 ts_status ts_cuda_open(const ts_cuda_options *options, ts_error *err);

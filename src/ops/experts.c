@@ -6,7 +6,8 @@
 const char *ts_shape_dispatch(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
   const ts_tensor *chosen = ts_rule_in(g, node, 0);
   int64_t experts = node->attr.experts.n, choices = ts_shape_count(&chosen->shape);
-  TS_RULE(chosen->dtype == TS_I32 && chosen->shape.n >= 2, "choices are [...][k] int32");
+  TS_RULE(chosen->dtype == TS_I32 && chosen->shape.n >= 2 && ts_shape_last(&chosen->shape) >= 1,
+          "choices are [...][k] int32");
   TS_RULE(experts >= 1 && experts <= TS_MOST_EXPERTS, "there are experts to choose from");
   TS_RULE(choices <= INT32_MAX, "choices are counted in 32 bits");
   dtype[0] = dtype[1] = dtype[2] = TS_I32;
@@ -30,7 +31,7 @@ bool ts_cut_experts(const ts_graph *g, const ts_node *node, char index, ts_cut *
 static const char *check_choices(const ts_graph *g, const ts_node *node, int at, bool ordered) {
   int place = at + (ordered ? 1 : 0), first = place + 1, weight = first + 1;
   const ts_tensor *p = ts_rule_in(g, node, place), *f = ts_rule_in(g, node, first);
-  TS_RULE(p->dtype == TS_I32 && p->shape.n >= 2, "places are [...][k] int32");
+  TS_RULE(p->dtype == TS_I32 && p->shape.n >= 2 && ts_shape_last(&p->shape) >= 1, "places are [...][k] int32");
   TS_RULE(!ordered || ts_rule_is(g, node, at, TS_I32, TS_SHAPE(ts_shape_count(&p->shape))),
           "the order has a row for each choice");
   TS_RULE(f->dtype == TS_I32 && f->shape.n == 1 && f->shape.d[0] >= 2 && f->shape.d[0] <= TS_MOST_EXPERTS + 1,

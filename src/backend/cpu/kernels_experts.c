@@ -56,7 +56,7 @@ TS_CPU_KERNEL(dispatch) = {.prepare = dispatch_prepare, .run = dispatch_run};
 
 /* ---- rows there and back ---- */
 
-/* What the other three have: place and first are inputs `at` and `at` + 1. */
+/* What the other three have. */
 typedef struct choices {
   const int32_t *order, *place;
   const float *weight; /* NULL: 1 */
@@ -64,16 +64,17 @@ typedef struct choices {
   int32_t taken; /* rows that have an expert */
 } choices;
 
-static choices choices_of(const ts_kernel_call *call, int at) {
-  const ts_shape *place = &ts_call_in(call, at)->shape, *first = &ts_call_in(call, at + 1)->shape;
+static choices choices_of(const ts_kernel_call *call) {
+  enum { ORDER = 1, PLACE, FIRST, WEIGHT };
+  const ts_shape *place = &ts_call_in(call, PLACE)->shape, *first = &ts_call_in(call, FIRST)->shape;
   int64_t k = place->d[place->n - 1];
-  return (choices){.order = at > 1 && call->node->op != TS_OP_COMBINE_DOTS ? call->in[at - 1] : NULL,
-                   .place = call->in[at],
-                   .weight = call->node->n_in > at + 2 ? call->in[at + 2] : NULL,
+  return (choices){.order = call->in[ORDER], /* of dots: y */
+                   .place = call->in[PLACE],
+                   .weight = call->node->n_in > WEIGHT ? call->in[WEIGHT] : NULL,
                    .tokens = k > 0 ? ts_shape_count(place) / k : 0,
                    .k = k,
                    .columns = ts_call_columns(call, 0),
-                   .taken = ((const int32_t *) call->in[at + 1])[first->d[0] - 1]};
+                   .taken = ((const int32_t *) call->in[FIRST])[first->d[0] - 1]};
 }
 
 /* Row `to` = by x row `from`. */
@@ -92,7 +93,7 @@ static void move_row(const choices *c, const ts_sink *y, int64_t to, const ts_so
 }
 
 static void take_rows_run(const ts_kernel_call *call) {
-  choices c = choices_of(call, 2);
+  choices c = choices_of(call);
   ts_source x = ts_source_of(call, 0);
   ts_sink y = ts_sink_of(call, 0);
   int64_t rows = c.tokens * c.k;
@@ -128,7 +129,7 @@ static void add_choices(const choices *c, const ts_source *y, int64_t token, int
 }
 
 static void combine_run(const ts_kernel_call *call) {
-  choices c = choices_of(call, 2);
+  choices c = choices_of(call);
   ts_source y = ts_source_of(call, 0);
   ts_sink x = ts_sink_of(call, 0);
 #pragma omp parallel for num_threads(ts_call_threads(call, c.tokens)) schedule(static)
@@ -162,7 +163,7 @@ static float dot_rows(const choices *c, const ts_source *x, int64_t a, const ts_
 }
 
 static void combine_dots_run(const ts_kernel_call *call) {
-  choices c = choices_of(call, 2);
+  choices c = choices_of(call);
   ts_source x = ts_source_of(call, 0), y = ts_source_of(call, 1);
   float *dot = call->out[0];
 #pragma omp parallel for num_threads(ts_call_threads(call, c.tokens)) schedule(static)
