@@ -12,9 +12,9 @@ enum { TS_COLUMN_WARPS = 8, TS_COLUMN_THREADS = TS_COLUMN_WARPS * TS_WARP };
 /** Columns of a block whose threads take W each. */
 template <int W> constexpr int ts_block_columns = TS_WARP *W;
 
-/** Rows of a block, at least 128: so many that the blocks of all rows and columns are some 512, which fill a device, and
- * those of all rows at least 128; more of them, and their partial sums take as long to add as the rows.  Not collective.
- */
+/** Rows of a block, at least 128: so many that the blocks of all rows and columns are some 512, which fill a
+ * device, and those of all rows at least 128.  With more of them their partial sums take as long to add as the rows.
+ * Not collective. */
 static __host__ __device__ __forceinline__ int64_t ts_column_rows(int64_t rows, int64_t columns) {
   int64_t wide = (columns + 255) / 256, blocks = wide >= 4 ? 128 : 512 / (wide > 0 ? wide : 1);
   int64_t each = (rows / blocks + TS_COLUMN_WARPS - 1) / TS_COLUMN_WARPS * TS_COLUMN_WARPS;
