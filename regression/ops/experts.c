@@ -12,7 +12,7 @@ static const struct dispatched {
 } expert_variants[] = {
     {{1, {1}}, 1, 1, 1, false, false},      {{2, {3, 5}}, 2, 17, 8, true, false},
     {{2, {2, 7}}, 4, 40, 60, false, false}, {{1, {300}}, 8, 64, 64, true, false},
-    {{2, {9, 11}}, 3, 8, 4, true, true},    {{1, {1100}}, 4, 16, 300, true, false},
+    {{2, {9, 11}}, 3, 8, 4, true, true},    {{1, {700}}, 3, 16, 300, true, false},
     {{2, {2, 3}}, 2, 2056, 5, true, false}, {{2, {0, 4}}, 2, 8, 3, true, false},
 };
 enum { DISPATCHES = sizeof expert_variants / sizeof *expert_variants };
@@ -37,14 +37,18 @@ static bool has_expert(const struct dispatched *v, int64_t i) {
   return choice(v, i) >= 0 && choice(v, i) < v->experts;
 }
 
-/* Choices that come before choice i: of smaller experts, and of its own by number; those of none last. */
-static int64_t row_of(const struct dispatched *v, int64_t i) {
-  int64_t before = 0, mine = has_expert(v, i) ? choice(v, i) : v->experts;
-  for (int64_t j = 0; j < choices_of(v); ++j) {
-    int64_t other = has_expert(v, j) ? choice(v, j) : v->experts;
-    before += other < mine || (other == mine && j < i);
+/* The row of each choice: those of smaller experts come before, and of its own by number; those of none last. */
+static void find_rows(const struct dispatched *v, int64_t *row) {
+  int64_t next[TS_MOST_EXPERTS + 2] = {0};
+  for (int64_t i = 0; i < choices_of(v); ++i) {
+    ++next[(has_expert(v, i) ? choice(v, i) : v->experts) + 1];
   }
-  return before;
+  for (int e = 0; e <= v->experts; ++e) {
+    next[e + 1] += next[e];
+  }
+  for (int64_t i = 0; i < choices_of(v); ++i) {
+    row[i] = next[has_expert(v, i) ? choice(v, i) : v->experts]++;
+  }
 }
 
 static void build_dispatch(run_case *c, int variant, ts_dtype dtype) {
@@ -77,6 +81,14 @@ static void dispatch(run_case *c) {
   }
 }
 
+static void count_first(run_tensor *first, const struct dispatched *v) {
+  for (int64_t i = 0; i < choices_of(v); ++i) {
+    for (int64_t e = has_expert(v, i) ? choice(v, i) + 1 : v->experts + 1; e <= v->experts; ++e) {
+      run_set(first, e, run_get(first, e) + 1);
+    }
+  }
+}
+
 /* Order (unless there is none), place, first and weights, as inputs from `at` on. */
 static void input_rows(run_case *c, int variant, int at, bool ordered, bool weighted) {
   const struct dispatched *v = &expert_variants[variant];
@@ -86,16 +98,16 @@ static void input_rows(run_case *c, int variant, int at, bool ordered, bool weig
   if (ordered) {
     *order = run_new(TS_I32, TS_SHAPE(choices_of(v)));
   }
+  int64_t *row = ts_malloc((size_t) (choices_of(v) + 1) * sizeof *row);
+  find_rows(v, row);
   for (int64_t i = 0; i < choices_of(v); ++i) {
-    int64_t row = row_of(v, i);
-    run_set(place, i, (double) row);
+    run_set(place, i, (double) row[i]);
     if (ordered) {
-      run_set(order, row, (double) i);
-    }
-    for (int64_t e = has_expert(v, i) ? choice(v, i) + 1 : v->experts + 1; e <= v->experts; ++e) {
-      run_set(first, e, run_get(first, e) + 1);
+      run_set(order, row[i], (double) i);
     }
   }
+  ts_free(row);
+  count_first(first, v);
   c->n_in = at + 2;
   if (weighted) {
     ops_input(c, c->n_in, TS_F32, of_tokens(v, v->k), 1.0);
