@@ -184,11 +184,81 @@ static void combine_dots(run_case *c) {
   }
 }
 
-/* Sums of eight products of numbers up to four, and of two thousand. */
+/* ---- products: each variant twice, with w as it is and turned ---- */
+
+static const int64_t results[DISPATCHES] = {1, 9, 72, 64, 24, 130, 66, 8};
+
+static ts_shape of_experts(const struct dispatched *v, int64_t a, int64_t b, bool turned) {
+  return turned ? TS_SHAPE(v->experts, b, a) : TS_SHAPE(v->experts, a, b);
+}
+
+/* As input 2. */
+static void input_first(run_case *c, const struct dispatched *v) {
+  c->in[2] = run_new(TS_I32, TS_SHAPE(v->experts + 1));
+  count_first(&c->in[2], v);
+  c->n_in = 3;
+}
+
+static void build_grouped(run_case *c, int variant, ts_dtype dtype) {
+  const struct dispatched *v = &expert_variants[variant / 2];
+  int64_t columns = results[variant / 2];
+  c->attr.matmul.transpose_b = variant % 2 == 1;
+  c->attr.matmul.dtype = dtype;
+  ops_input(c, 0, dtype, TS_SHAPE(choices_of(v), v->columns), 1.0);
+  ops_input(c, 1, dtype, of_experts(v, v->columns, columns, variant % 2 == 1), 1.0);
+  input_first(c, v);
+  ops_output(c, dtype, TS_SHAPE(choices_of(v), columns));
+}
+
+static void build_grouped_dw(run_case *c, int variant, ts_dtype dtype) {
+  const struct dispatched *v = &expert_variants[variant / 2];
+  c->attr.matmul.dtype = variant % 2 == 0 ? TS_F32 : dtype;
+  ops_input(c, 0, dtype, TS_SHAPE(choices_of(v), results[variant / 2]), 1.0);
+  ops_input(c, 1, dtype, TS_SHAPE(choices_of(v), v->columns), 1.0);
+  input_first(c, v);
+  ops_output(c, c->attr.matmul.dtype, of_experts(v, results[variant / 2], v->columns, false));
+}
+
+static void grouped(run_case *c) {
+  const int32_t *first = c->in[2].data;
+  int64_t inner = ops_columns(c, 0), n = c->out[0].shape.d[1];
+  bool turned = c->attr.matmul.transpose_b;
+  memset(ops_out(c, 0), 0, (size_t) run_count(&c->out[0]) * sizeof(double));
+  for (int64_t e = 0; e < c->in[1].shape.d[0]; ++e) {
+    const double *w = ops_in(c, 1) + e * inner * n;
+    for (int64_t row = first[e]; row < first[e + 1]; ++row) {
+      for (int64_t j = 0; j < n; ++j) {
+        for (int64_t k = 0; k < inner; ++k) {
+          ops_out(c, 0)[row * n + j] += ops_in(c, 0)[row * inner + k] * w[turned ? j * inner + k : k * n + j];
+        }
+      }
+    }
+  }
+}
+
+static void grouped_dw(run_case *c) {
+  const int32_t *first = c->in[2].data;
+  int64_t m = ops_columns(c, 0), n = ops_columns(c, 1);
+  memset(ops_out(c, 0), 0, (size_t) run_count(&c->out[0]) * sizeof(double));
+  for (int64_t e = 0; e < c->out[0].shape.d[0]; ++e) {
+    for (int64_t row = first[e]; row < first[e + 1]; ++row) {
+      for (int64_t i = 0; i < m; ++i) {
+        for (int64_t j = 0; j < n; ++j) {
+          ops_out(c, 0)[(e * m + i) * n + j] += ops_in(c, 0)[row * m + i] * ops_in(c, 1)[row * n + j];
+        }
+      }
+    }
+  }
+}
+
+/* Sums of eight products of numbers up to four, and of two thousand; of products of matrices as many as columns, or rows
+ * of an expert. */
 const op_row ops_experts[] = {
     {TS_OP_DISPATCH, DISPATCHES, build_dispatch, dispatch, 0},
     {TS_OP_TAKE_ROWS, DISPATCHES, build_take_rows, take_rows, 8},
     {TS_OP_COMBINE, DISPATCHES, build_combine, combine, 32},
     {TS_OP_COMBINE_DOTS, DISPATCHES, build_combine_dots, combine_dots, 1024},
+    {TS_OP_GROUPED, 2 * DISPATCHES, build_grouped, grouped, 1024},
+    {TS_OP_GROUPED_DW, 2 * DISPATCHES, build_grouped_dw, grouped_dw, 1024},
     {.reference = NULL},
 };

@@ -168,6 +168,22 @@ static void build_combine(gradient_case *c, int variant) {
   build_rows(c, variant, TS_OP_COMBINE, TS_SHAPE(12, 8));
 }
 
+/* Four experts with rows 0 to 1, none, 1 to 4, 4 to 7 of nine.  Variant 1: matrices turned. */
+static void build_grouped(gradient_case *c, int variant) {
+  static const int32_t begin[] = {0, 1, 1, 4, 7};
+  run_tensor first = run_new(TS_I32, TS_SHAPE(5));
+  memcpy(first.data, begin, sizeof begin);
+  const ts_tid in[] = {numbers(c, "x", TS_SHAPE(9, 6)),
+                       numbers(c, "w", variant == 1 ? TS_SHAPE(4, 5, 6) : TS_SHAPE(4, 6, 5)),
+                       add_leaf(c, "first", TS_I32, TS_SHAPE(5), first)};
+  ts_graph_add(ts_graph_site(c->graph), &(ts_node){.op = TS_OP_GROUPED,
+                                                   .name = "node",
+                                                   .n_in = 3,
+                                                   .in = in,
+                                                   .attr = {.matmul = {.transpose_b = variant == 1, .dtype = TS_F32}},
+                                                   .beta = TS_NONE});
+}
+
 static ts_tid labels_of_rows(gradient_case *c) {
   return add_leaf(c, "labels", TS_F32, activations(), run_random(TS_F64, activations(), 17, 1.0));
 }
@@ -391,6 +407,7 @@ static const struct gradient_row {
     {TS_OP_ROUTE, 16, build_route},
     {TS_OP_TAKE_ROWS, 2, build_take_rows},
     {TS_OP_COMBINE, 2, build_combine},
+    {TS_OP_GROUPED, 2, build_grouped},
     {TS_OP_SOFT_LOSS, 2, build_soft_loss},
     {TS_OP_LOSS, 2, build_loss},
     {TS_OP_BIAS, 1, build_bias},

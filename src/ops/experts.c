@@ -139,3 +139,79 @@ void ts_gradient_combine(ts_gradients *gradients, const ts_node *node) {
   differentiate_weight(gradients, node, ts_gradients_of(gradients, node->out[0]), node->in[0]);
   differentiate_values(gradients, node, TS_OP_TAKE_ROWS, "dy");
 }
+
+/* ---- products ---- */
+
+static const char *check_first(const ts_graph *g, const ts_node *node) {
+  const ts_tensor *first = ts_rule_in(g, node, 2);
+  TS_RULE(first->dtype == TS_I32 && first->shape.n == 1 && first->shape.d[0] >= 2 &&
+              first->shape.d[0] <= TS_MOST_EXPERTS + 1,
+          "first is [E + 1] int32");
+  return NULL;
+}
+
+const char *ts_shape_grouped(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  const ts_tensor *x = ts_rule_in(g, node, 0), *w = ts_rule_in(g, node, 1);
+  const char *why = check_first(g, node);
+  TS_RULE(why == NULL, why);
+  TS_RULE(ts_dtype_is_working(x->dtype) && x->dtype == w->dtype, "x and w have one dtype, fp32, bf16 or fp16");
+  TS_RULE(x->shape.n == 2 && w->shape.n == 3 && w->shape.d[0] == ts_rule_in(g, node, 2)->shape.d[0] - 1,
+          "x is [M][C], w has a matrix for each expert");
+  int64_t inner = w->shape.d[node->attr.matmul.transpose_b ? 2 : 1];
+  TS_RULE(inner == x->shape.d[1], "the inner extents of x and w agree");
+  TS_RULE(!node->attr.matmul.transpose_a && ts_dtype_is_working(node->attr.matmul.dtype), "x is not transposed");
+  dtype[0] = node->attr.matmul.dtype;
+  shape[0] = TS_SHAPE(x->shape.d[0], w->shape.d[node->attr.matmul.transpose_b ? 1 : 2]);
+  return NULL;
+}
+
+const char *ts_index_grouped(const ts_node *node) {
+  return node->attr.matmul.transpose_b ? "Mc,Efc,G->Mf" : "Mc,Ecf,G->Mf";
+}
+
+const char *ts_shape_grouped_dw(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  const ts_tensor *dy = ts_rule_in(g, node, 0), *x = ts_rule_in(g, node, 1);
+  const char *why = check_first(g, node);
+  TS_RULE(why == NULL, why);
+  TS_RULE(ts_dtype_is_working(x->dtype) && x->dtype == dy->dtype, "dy and x have one dtype, fp32, bf16 or fp16");
+  TS_RULE(x->shape.n == 2 && dy->shape.n == 2 && x->shape.d[0] == dy->shape.d[0], "dy and x have the same rows");
+  TS_RULE(ts_dtype_is_working(node->attr.matmul.dtype), "the gradient is fp32, bf16 or fp16");
+  dtype[0] = node->attr.matmul.dtype;
+  shape[0] = TS_SHAPE(ts_rule_in(g, node, 2)->shape.d[0] - 1, dy->shape.d[1], x->shape.d[1]);
+  return NULL;
+}
+
+const char *ts_index_grouped_dw(const ts_node *node) {
+  (void) node;
+  return "Mf,Mc,G->Efc";
+}
+
+/* As if each row had an expert. */
+double ts_flops_grouped(const ts_graph *g, const ts_node *node) {
+  const ts_shape *a = &ts_rule_in(g, node, 0)->shape, *b = &ts_rule_in(g, node, 1)->shape;
+  int64_t columns = node->op == TS_OP_GROUPED_DW ? b->d[1] : b->d[node->attr.matmul.transpose_b ? 1 : 2];
+  return 2.0 * (double) a->d[0] * (double) a->d[1] * (double) columns;
+}
+
+static ts_tid add_product(ts_gradients *gradients, const ts_node *node, ts_tid of, const char *suffix, ts_op op,
+                          const ts_tid in[3], bool transpose_b) {
+  char *name = ts_format("%s.%s", node->name, suffix);
+  ts_attr attr = {.matmul = {.transpose_b = transpose_b, .dtype = ts_gradients_dtype(gradients, of)}};
+  ts_tid out = ts_graph_add(ts_gradients_site(gradients, of),
+                            &(ts_node){.op = op, .name = name, .n_in = 3, .in = in, .attr = attr, .beta = TS_NONE});
+  ts_free(name);
+  return out;
+}
+
+void ts_gradient_grouped(ts_gradients *gradients, const ts_node *node) {
+  ts_tid x = node->in[0], w = node->in[1], first = node->in[2], dy = ts_gradients_of(gradients, node->out[0]);
+  bool turned = node->attr.matmul.transpose_b;
+  if (ts_gradients_wanted(gradients, x)) {
+    const ts_tid in[] = {dy, w, first};
+    ts_gradients_add(gradients, x, add_product(gradients, node, x, "dx", TS_OP_GROUPED, in, !turned));
+  }
+  if (ts_gradients_wanted(gradients, w)) {
+    const ts_tid in[] = {turned ? dy : x, turned ? x : dy, first};
+    ts_gradients_add(gradients, w, add_product(gradients, node, w, "dw", TS_OP_GROUPED_DW, in, false));
+  }
+}

@@ -22,7 +22,6 @@
 #define ts_attention_place TS_ISA_NAME(ts_attention_place)
 #define ts_attention_rows TS_ISA_NAME(ts_attention_rows)
 #define ts_attention_along_rows TS_ISA_NAME(ts_attention_along_rows)
-#define ts_attention_transpose TS_ISA_NAME(ts_attention_transpose)
 #define ts_attention_narrow TS_ISA_NAME(ts_attention_narrow)
 #define ts_attention_along_keys TS_ISA_NAME(ts_attention_along_keys)
 #define ts_attention_bounds_bytes TS_ISA_NAME(ts_attention_bounds_bytes)
@@ -135,9 +134,6 @@ ts_attention_tile ts_attention_rows(const ts_attention *p, ts_cell *to, const vo
  * rows.
  * \return rows in \a to, or \a from where the two are the same. Not collective. */
 ts_attention_tile ts_attention_along_rows(const ts_attention *p, ts_cell *to, ts_attention_tile from, int rows);
-
-/** to [columns][TS_QUERIES] = the transpose of TS_QUERIES rows of \a columns cells, a multiple of 8. Not collective. */
-void ts_attention_transpose(ts_cell *to, ts_attention_tile from, int columns);
 
 /** Round [keys][TS_QUERIES] numbers to cells along the queries: [keys][cells of TS_QUERIES].
  * \return \a to, or \a from where the two are the same. Not collective. */

@@ -47,6 +47,8 @@
   X(TAKE_ROWS, take_rows)                 \
   X(COMBINE, combine)                     \
   X(COMBINE_DOTS, combine_dots)           \
+  X(GROUPED, grouped)                     \
+  X(GROUPED_DW, grouped_dw)               \
   X(ATTENTION, attention)                 \
   X(ATTENTION_DX, attention_dx)           \
   X(ATTENTION_DELTA, attention_delta)     \

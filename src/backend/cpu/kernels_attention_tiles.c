@@ -84,14 +84,6 @@ ts_attention_tile ts_attention_rows(const ts_attention *p, ts_cell *to, const vo
   return (ts_attention_tile){to, cells};
 }
 
-/* Neighbours of two rows of bf16 as pairs. */
-TS_INLINE void interleave(ts_cell *restrict to, const uint16_t *restrict low, const uint16_t *restrict high, int n) {
-#pragma omp simd
-  for (int i = 0; i < n; ++i) {
-    to[i] = (uint32_t) low[i] | (uint32_t) high[i] << 16;
-  }
-}
-
 ts_attention_tile ts_attention_along_rows(const ts_attention *p, ts_cell *to, ts_attention_tile from, int rows) {
   if (!p->pairs) {
     return from;
@@ -100,7 +92,7 @@ ts_attention_tile ts_attention_along_rows(const ts_attention *p, ts_cell *to, ts
     const ts_cell *low = from.cell + i * from.stride;
     ts_cell *pair = to + i / 2 * p->columns;
     if (i + 1 < rows) {
-      interleave(pair, (const uint16_t *) low, (const uint16_t *) (low + from.stride), p->columns);
+      ts_micro_pair(pair, (const uint16_t *) low, (const uint16_t *) (low + from.stride), p->columns);
     } else {
       for (int d = 0; d < p->columns; ++d) {
         pair[d] = ((const uint16_t *) low)[d];
@@ -108,43 +100,6 @@ ts_attention_tile ts_attention_along_rows(const ts_attention *p, ts_cell *to, ts
     }
   }
   return (ts_attention_tile){to, p->columns};
-}
-
-/* Elements of two vectors after one another, by constant numbers: two compilers, two names. */
-#ifdef __clang__
-#define PICK(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-#else
-#define PICK(a, b, ...) __builtin_shuffle(a, b, (vector){__VA_ARGS__})
-#endif
-
-/* Through the registers in squares of 8 cells: rows are read whole. */
-void ts_attention_transpose(ts_cell *to, ts_attention_tile from, int columns) {
-  typedef uint32_t vector __attribute__((vector_size(32)));
-  typedef uint32_t memory __attribute__((vector_size(32), aligned(4), may_alias));
-  for (int i = 0; i < TS_QUERIES; i += 8) {
-    for (int j = 0; j < columns; j += 8) {
-      vector row[8], half[8];
-      for (int k = 0; k < 8; ++k) {
-        row[k] = *(const memory *) (from.cell + (i + k) * from.stride + j);
-      }
-      for (int k = 0; k < 4; ++k) { /* interleaved by rows inside register halves, then by pairs, then by halves */
-        half[2 * k] = PICK(row[2 * k], row[2 * k + 1], 0, 8, 1, 9, 4, 12, 5, 13);
-        half[2 * k + 1] = PICK(row[2 * k], row[2 * k + 1], 2, 10, 3, 11, 6, 14, 7, 15);
-      }
-      for (int k = 0; k < 2; ++k) {
-        row[4 * k] = PICK(half[4 * k], half[4 * k + 2], 0, 1, 8, 9, 4, 5, 12, 13);
-        row[4 * k + 1] = PICK(half[4 * k], half[4 * k + 2], 2, 3, 10, 11, 6, 7, 14, 15);
-        row[4 * k + 2] = PICK(half[4 * k + 1], half[4 * k + 3], 0, 1, 8, 9, 4, 5, 12, 13);
-        row[4 * k + 3] = PICK(half[4 * k + 1], half[4 * k + 3], 2, 3, 10, 11, 6, 7, 14, 15);
-      }
-      for (int k = 0; k < 4; ++k) {
-        ts_cell *column = to + (j + k) * TS_QUERIES + i;
-        *(memory *) column = PICK(row[k], row[k + 4], 0, 1, 2, 3, 8, 9, 10, 11);
-        column += 4 * TS_QUERIES;
-        *(memory *) column = PICK(row[k], row[k + 4], 4, 5, 6, 7, 12, 13, 14, 15);
-      }
-    }
-  }
 }
 
 const ts_cell *ts_attention_narrow(const ts_attention *p, ts_cell *to, const float *from, int keys) {
@@ -163,7 +118,7 @@ const ts_cell *ts_attention_along_keys(const ts_attention *p, ts_cell *to, const
   const uint16_t *element = (const uint16_t *) from;
   for (int j = 0; j < keys; j += 2) {
     const uint16_t *low = element + j * TS_QUERIES;
-    interleave(to + j / 2 * TS_QUERIES, low, j + 1 < keys ? low + TS_QUERIES : zero, TS_QUERIES);
+    ts_micro_pair(to + j / 2 * TS_QUERIES, low, j + 1 < keys ? low + TS_QUERIES : zero, TS_QUERIES);
   }
   return to;
 }
@@ -176,7 +131,7 @@ void ts_attention_dropout(const ts_attention *p, float *factor, float *scratch, 
     ts_dropout_factors(scratch + i * TS_KEYS, p->key, p->sample[b], row * p->length + keys->token, keys->rows,
                        p->threshold, p->keep_scale);
   }
-  ts_attention_transpose((ts_cell *) factor, (ts_attention_tile){(const ts_cell *) scratch, TS_KEYS}, TS_KEYS);
+  ts_micro_transpose((ts_cell *) factor, (const ts_cell *) scratch, TS_KEYS, TS_QUERIES, TS_KEYS);
 }
 
 void ts_attention_store(const ts_attention *p, const ts_sink *to, const float *from, const float *factor, int64_t at,

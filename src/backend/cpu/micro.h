@@ -133,6 +133,52 @@ TS_INLINE void ts_micro_all(const ts_micro_product *p, const bool pairs) {
   }
 }
 
+/** Neighbours of two rows of \a n bf16 as pairs.  Sequential. Not collective. */
+TS_INLINE void ts_micro_pair(ts_cell *restrict to, const uint16_t *restrict low, const uint16_t *restrict high, int n) {
+#pragma omp simd
+  for (int i = 0; i < n; ++i) {
+    to[i] = (uint32_t) low[i] | (uint32_t) high[i] << 16;
+  }
+}
+
+/* Elements of two vectors after one another, by constant numbers: two compilers, two names. */
+#ifdef __clang__
+#define TS_PICK(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define TS_PICK(a, b, ...) __builtin_shuffle(a, b, (vector){__VA_ARGS__})
+#endif
+
+/** to [columns][width] = the transpose of \a width rows, \a stride apart, of \a columns cells, both multiples of 8:
+ * through the registers in squares of 8, so that rows are read whole.  Sequential. Not collective. */
+static inline void ts_micro_transpose(ts_cell *to, const ts_cell *from, int64_t stride, int width, int columns) {
+  typedef uint32_t vector __attribute__((vector_size(32)));
+  typedef uint32_t memory __attribute__((vector_size(32), aligned(4), may_alias));
+  for (int i = 0; i < width; i += 8) {
+    for (int j = 0; j < columns; j += 8) {
+      vector row[8], half[8];
+      for (int k = 0; k < 8; ++k) {
+        row[k] = *(const memory *) (from + (i + k) * stride + j);
+      }
+      for (int k = 0; k < 4; ++k) { /* interleaved by rows inside register halves, then by pairs, then by halves */
+        half[2 * k] = TS_PICK(row[2 * k], row[2 * k + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+        half[2 * k + 1] = TS_PICK(row[2 * k], row[2 * k + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+      }
+      for (int k = 0; k < 2; ++k) {
+        row[4 * k] = TS_PICK(half[4 * k], half[4 * k + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+        row[4 * k + 1] = TS_PICK(half[4 * k], half[4 * k + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+        row[4 * k + 2] = TS_PICK(half[4 * k + 1], half[4 * k + 3], 0, 1, 8, 9, 4, 5, 12, 13);
+        row[4 * k + 3] = TS_PICK(half[4 * k + 1], half[4 * k + 3], 2, 3, 10, 11, 6, 7, 14, 15);
+      }
+      for (int k = 0; k < 4; ++k) {
+        ts_cell *column = to + (j + k) * width + i;
+        *(memory *) column = TS_PICK(row[k], row[k + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+        column += 4 * width;
+        *(memory *) column = TS_PICK(row[k], row[k + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+      }
+    }
+  }
+}
+
 /** Compute, with cells that are pairs or fp32 numbers.  Sequential. Not collective. */
 static inline void ts_micro_run(const ts_micro_product *p, bool pairs) {
   if (pairs) {
