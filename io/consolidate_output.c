@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 #include "base/text.h"
+#include "family/stack.h"
 #include "io/hdf5.h"
 #include "io/safetensors.h"
 
@@ -135,14 +136,28 @@ static ts_status write_safetensors(ts_output *o, int tensor, size_t bytes, const
   return status;
 }
 
+static void list_tensor(const char *name, const char *file, ts_text *to) {
+  ts_text_add(to, "%s\n    ", to->text[to->length - 1] == '{' ? "" : ",");
+  ts_text_add_json(to, name);
+  ts_text_add(to, ": \"%s\"", file);
+}
+
+/* A stack by its experts. */
+static void list_parameter(const ts_saved_parameter *p, const char *file, ts_text *to) {
+  bool stacked = ts_stack_is(p->name, p->n_dims);
+  for (int64_t e = 0; e < (stacked ? p->shape[0] : 1); ++e) {
+    char *name = stacked ? ts_stack_name(p->name, e) : ts_strdup(p->name);
+    list_tensor(name, file, to);
+    ts_free(name);
+  }
+}
+
 static ts_status write_list(const ts_output *o, ts_error *err) {
   ts_text text = {0};
   ts_text_add(&text, "{\n  \"metadata\": {\n    \"total_size\": %lld\n  },\n  \"weight_map\": {", (long long) o->bytes);
   for (int i = 0; i < o->n_tensors; ++i) {
     char *name = file_name(o, o->tensor[i].file);
-    ts_text_add(&text, "%s\n    ", i > 0 ? "," : "");
-    ts_text_add_json(&text, o->options->checkpoint->parameter[o->tensor[i].parameter].name);
-    ts_text_add(&text, ": \"%s\"", name);
+    list_parameter(&o->options->checkpoint->parameter[o->tensor[i].parameter], name, &text);
     ts_free(name);
   }
   ts_text_add(&text, "\n  }\n}\n");

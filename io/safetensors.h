@@ -68,7 +68,7 @@ void ts_safetensors_close(ts_safetensors **st);
 
 /** Append what a file with these tensors begins with: the length of the header and the header (with the metadata that
  * transformers looks for), padded so that the data starts at a multiple of 8 bytes.  The data follows in the order
- * given, without gaps.  Not collective.
+ * given, without gaps.  A stack (family/stack.h) is written as a matrix for each expert.  Not collective.
  * \param [in] tensors  name, dtype, n_dims and shape are read. */
 void ts_safetensors_header(const ts_safetensor *tensors, int n, ts_text *to);
 

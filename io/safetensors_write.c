@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 #include "base/text.h"
+#include "family/stack.h"
 #include "io/replace.h"
 
 #include <errno.h>
@@ -24,19 +25,34 @@ static size_t bytes_of(const ts_safetensor *t) {
   return bytes;
 }
 
+/* A tensor whose data begins at an offset, and the offset behind it. */
+static void add_entry(const ts_safetensor *t, size_t *offset, ts_text *to) {
+  ts_text_add(to, ",");
+  ts_text_add_json(to, t->name);
+  ts_text_add(to, ":{\"dtype\":\"%s\",\"shape\":[", dtype_names[t->dtype]);
+  for (int d = 0; d < t->n_dims; ++d) {
+    ts_text_add(to, d > 0 ? ",%lld" : "%lld", (long long) t->shape[d]);
+  }
+  ts_text_add(to, "],\"data_offsets\":[%zu,%zu]}", *offset, *offset + bytes_of(t));
+  *offset += bytes_of(t);
+}
+
+/* A stack's matrices lie one after another. */
+static void add_stack(const ts_safetensor *t, size_t *offset, ts_text *to) {
+  for (int64_t e = 0; e < t->shape[0]; ++e) {
+    char *name = ts_stack_name(t->name, e);
+    add_entry(&(ts_safetensor){.name = name, .dtype = t->dtype, .n_dims = 2, .shape = {t->shape[1], t->shape[2]}},
+              offset, to);
+    ts_free(name);
+  }
+}
+
 static void add_entries(const ts_safetensor *tensors, int n, ts_text *to) {
   size_t offset = 0;
   ts_text_add(to, "{\"__metadata__\":{\"format\":\"pt\"}");
   for (int i = 0; i < n; ++i) {
     const ts_safetensor *t = &tensors[i];
-    ts_text_add(to, ",");
-    ts_text_add_json(to, t->name);
-    ts_text_add(to, ":{\"dtype\":\"%s\",\"shape\":[", dtype_names[t->dtype]);
-    for (int d = 0; d < t->n_dims; ++d) {
-      ts_text_add(to, d > 0 ? ",%lld" : "%lld", (long long) t->shape[d]);
-    }
-    ts_text_add(to, "],\"data_offsets\":[%zu,%zu]}", offset, offset + bytes_of(t));
-    offset += bytes_of(t);
+    (ts_stack_is(t->name, t->n_dims) ? add_stack : add_entry)(t, &offset, to);
   }
   ts_text_add(to, "}");
   while (to->length % 8 != 0) { /* the data starts aligned */

@@ -43,7 +43,9 @@ static const golden families[] = {{"mistral", 3},       {"qwen2", 2},      {"qwe
                                   {"phi3", 4},          {"phi3_long", 2},  {"olmo2", 3},
                                   {"olmo3", 2},         {"smollm3", 4},    {"granite", 3},
                                   {"gpt_neox", 2},      {"starcoder2", 2}, {"gpt_neox_serial", 3},
-                                  {"llama_dynamic", 2}, {"llama_yarn", 4}, {"llama_dynamic_beyond", 2}};
+                                  {"llama_dynamic", 2}, {"llama_yarn", 4}, {"llama_dynamic_beyond", 2},
+                                  {"mixtral", 4},       {"qwen2_moe", 2},  {"qwen3_moe", 4},
+                                  {"olmoe", 3},         {"dots1", 3}};
 
 /* Of samples that hold several documents. */
 static const golden by_documents = {"llama_documents", 3};

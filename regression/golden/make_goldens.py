@@ -27,6 +27,7 @@ STEPS = 10
 NO_DECAY = ["norm", "bias", "ln_"]
 BETAS, EPS, WEIGHT_DECAY = (0.9, 0.95), 1e-8, 0.1
 IGNORED = -100
+EAGER = dict(attn_implementation="eager", experts_implementation="eager")
 
 # ---- the cases: sizes that divide nothing, where the model allows it; seeds chosen by --spread, see README.md ----
 
@@ -80,13 +81,17 @@ def initial_model(case):
     """Random weights of a healthy size; norm weights are not 1 and biases not 0, so that each is seen to be used."""
     config = case["model"]
     neutral = 0 if config.model_type.startswith("gemma") else 1  # Gemma's norms multiply by 1 + w
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    model = AutoModelForCausalLM.from_config(config, **EAGER)
     generator = torch.Generator().manual_seed(case["seed"])
     with torch.no_grad():
         for name, p in model.named_parameters():
             noise = torch.randn(p.shape, generator=generator)
             is_norm_weight = re.search(r"(norm|ln_\w+)\.weight$", name)
             p.copy_(neutral + 0.1 * noise if is_norm_weight else noise * (0.1 if name.endswith("bias") else 0.15))
+        for name, b in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):  # one expert that all tokens have, one that none has
+                b.copy_(0.1 * torch.randn(b.shape, generator=generator))
+                b[:2] = torch.tensor([10.0, -10.0])
     return model.eval()
 
 
@@ -132,6 +137,10 @@ def by_documents(end, x, y):
 
 # ---- training ----
 
+def steps_of(case):
+    return case.get("steps", STEPS)
+
+
 def learning_rate(case, step):
     """The formulas of DeepSpeed's schedules, for the parameters used above; see src/engine/lr_schedule.h."""
     s, i = case["scheduler"], step - 1
@@ -162,16 +171,19 @@ def train(model, tokens, case, micro):
     length, samples, end = case["length"], case["micro"] * case.get("accumulation", 1), case.get("documents")
     optimizer = torch.optim.AdamW(groups(model), lr=case["lr"], betas=BETAS, eps=EPS)
     losses, norms = [], []
-    for step in range(STEPS):
+    for step in range(steps_of(case)):
         optimizer.zero_grad()
         total = 0.0
         labels = samples * length - tokens[step * samples * length:(step + 1) * samples * length].count(end)
         for first in range(0, samples, micro):
             x, y = batch(tokens, step * samples + first, micro, length)
             more, y = by_documents(end, x, y) if end is not None else ({}, y)
-            logits = model(input_ids=x, use_cache=False, **more).logits
+            out = model(input_ids=x, use_cache=False, **more)
             part = (y != IGNORED).sum().item() / labels
-            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten(), ignore_index=IGNORED) * part
+            loss = torch.nn.functional.cross_entropy(out.logits.flatten(0, 1), y.flatten(), ignore_index=IGNORED)
+            if getattr(model.config, "output_router_logits", False):
+                loss = loss + model.config.router_aux_loss_coef * out.aux_loss
+            loss = loss * part
             loss.backward()
             total += loss.item()
         losses.append(total)
@@ -232,8 +244,8 @@ def hub_name(name):
     return name[len("transformer."):]
 
 
-def save_model(directory, case, model):
-    model.save_pretrained(directory, max_shard_size=case.get("shard", "5GB"))
+def save_model(directory, case, model, **more):
+    model.save_pretrained(directory, max_shard_size=case.get("shard", "5GB"), **more)
     (directory / "generation_config.json").unlink()
     if case.get("hub_names"):
         n = case["model"].n_positions
@@ -260,7 +272,7 @@ def deck(name, case, script="make_goldens.py"):
             f'model = {{ from = "{name}"; }};\n'
             f'data = {{ path = "regression/golden/{name}/tokens.bin"; format = "bin"; '
             f'sequence_length = {case["length"]};\n         validation_fraction = 0.0; shuffle = false;{packing} }};\n'
-            f'run = {{ directory = "runs/{name}"; steps = {STEPS}; }};\n'
+            f'run = {{ directory = "runs/{name}"; steps = {steps_of(case)}; }};\n'
             f'train_micro_batch_size_per_gpu = {case["micro"]};\n'
             f'gradient_accumulation_steps = {case.get("accumulation", 1)};\n'
             f'optimizer = {{ type = "AdamW"; params = {{ lr = {case["lr"]}; betas = [{BETAS[0]}, {BETAS[1]}]; '
@@ -270,14 +282,14 @@ def deck(name, case, script="make_goldens.py"):
 
 
 def settings(case):
-    return dict(steps=STEPS, sequence_length=case["length"], micro_batch=case["micro"],
+    return dict(steps=steps_of(case), sequence_length=case["length"], micro_batch=case["micro"],
                 gradient_accumulation_steps=case.get("accumulation", 1), lr=case["lr"], betas=BETAS, eps=EPS,
                 weight_decay=WEIGHT_DECAY, no_decay=NO_DECAY, gradient_clipping=case["clip"],
                 scheduler=case["scheduler"])
 
 
 def case_tokens(case):
-    samples = STEPS * case["micro"] * case.get("accumulation", 1)
+    samples = steps_of(case) * case["micro"] * case.get("accumulation", 1)
     tokens = markov_tokens(samples * case["length"] + 1, case["model"].vocab_size, case["seed"])
     return tokens if case.get("documents") is None else with_ends(tokens, case["documents"], case["seed"])
 
@@ -298,7 +310,7 @@ def save_logits(directory, case, model, tokens):
 def expect(case, trained, double, **more):
     """expected.json: of losses and norms as trained in fp32 and in fp64."""
     return dict(losses=trained[0], grad_norms=trained[1], losses_fp64=double[0], grad_norms_fp64=double[1],
-                lrs=[learning_rate(case, step) for step in range(STEPS)], settings=settings(case), **more)
+                lrs=[learning_rate(case, step) for step in range(steps_of(case))], settings=settings(case), **more)
 
 
 def write_expected(directory, expected):

@@ -33,6 +33,7 @@
   X(ROTARY)        /* an even head_dim for rotary positions */                \
   X(SEQUENCE)      /* sequence_length within the learned positions */         \
   X(LAYERS)        /* lists with an entry a layer */                          \
+  X(EXPERTS)       /* enough experts for every token */                       \
   X(ROPE)          /* what a kind of rotary positions needs */                \
   X(TOKEN_IDS)     /* bos and eos within the vocabulary */                    \
   X(SIZE)          /* products of sizes within 64 bits */                     \

@@ -340,6 +340,28 @@ static void check_layers(ts_reader *reader) {
   }
 }
 
+static void check_experts(ts_reader *reader) {
+  const ts_deck_model *m = &reader->deck->model;
+  int64_t of_groups = m->num_experts / m->n_group * m->topk_group;
+  const ts_family *family = ts_family_find(m->model_type);
+  if (family != NULL && family->router != NULL && m->num_experts == 0) {
+    ts_reader_report(reader, TS_CHECK_EXPERTS, "model.num_experts", "0: the layers of a %s have experts",
+                     m->model_type);
+  } else if (m->num_experts > 0 && m->num_experts_per_tok > m->num_experts) {
+    ts_reader_report(reader, TS_CHECK_EXPERTS, "model.num_experts_per_tok", "%lld of %lld experts",
+                     (long long) m->num_experts_per_tok, (long long) m->num_experts);
+  } else if (m->num_experts % m->n_group != 0 || m->topk_group > m->n_group) {
+    ts_reader_report(
+        reader, TS_CHECK_EXPERTS, m->topk_group > m->n_group ? "model.topk_group" : "model.n_group",
+        "topk_group %lld of n_group %lld groups of %lld experts; accepted: groups that divide them, and no "
+        "more than there are",
+        (long long) m->topk_group, (long long) m->n_group, (long long) m->num_experts);
+  } else if (m->num_experts > 0 && m->num_experts_per_tok > of_groups) {
+    ts_reader_report(reader, TS_CHECK_EXPERTS, "model.topk_group", "%lld groups have %lld experts for %lld of a token",
+                     (long long) m->topk_group, (long long) of_groups, (long long) m->num_experts_per_tok);
+  }
+}
+
 /* A config.json has its class's defaults, whatever its vocabulary: transformers warns, and so does this. */
 static void check_token_ids(ts_reader *reader) {
   ts_deck_model *m = &reader->deck->model;
@@ -369,7 +391,11 @@ static void check_size(ts_reader *reader) {
   const ts_deck *d = reader->deck;
   const ts_deck_model *m = &d->model;
   double heads = (double) m->num_attention_heads * (double) m->head_dim;
-  double block = (double) m->hidden_size * (4 * heads + 3 * (double) m->intermediate_size);
+  double inner =
+      fmax((double) m->intermediate_size, (double) m->num_experts * (double) m->moe_intermediate_size +
+                                              (double) m->shared_expert_intermediate_size +
+                                              (double) m->n_shared_experts * (double) m->moe_intermediate_size);
+  double block = (double) m->hidden_size * (4 * heads + 3 * inner);
   double tables = 2.0 * (double) m->hidden_size * ((double) m->vocab_size + (double) m->max_position_embeddings);
   double parameters = (double) m->num_hidden_layers * block + tables;
   if (parameters * 16 > MOST_BYTES) {
@@ -441,8 +467,8 @@ static void note_leaf_modules(ts_reader *reader) {
 
 void ts_reader_check_deck(ts_reader *reader) {
   static void (*const model_checks[])(ts_reader *) = {
-      check_family, check_heads, check_kv_heads,  check_rotary, check_sequence,
-      check_layers, check_rope,  check_token_ids, check_size,
+      check_family, check_heads,   check_kv_heads, check_rotary,    check_sequence,
+      check_layers, check_experts, check_rope,     check_token_ids, check_size,
   };
   static void (*const checks[])(ts_reader *) = {
       check_required_by,

@@ -59,6 +59,9 @@ typedef struct ts_deck_rope {
   int64_t original_max_position_embeddings; /**< Positions of the pretraining; 0: max_position_embeddings. */
 } ts_deck_rope;
 
+/** Experts of a layer, and how many of them a token may have, at most. */
+enum { TS_DECK_MOST_EXPERTS = 1024, TS_DECK_MOST_CHOSEN = 64 };
+
 /** `model`: Hugging Face's names.  Derived sizes are filled in (head_dim, num_key_value_heads, intermediate_size). */
 typedef struct ts_deck_model {
   char *model_type; /**< The family, a row of src/family. */
@@ -85,6 +88,17 @@ typedef struct ts_deck_model {
   double attn_logit_softcapping, final_logit_softcapping; /**< 0: none. */
   double embedding_multiplier, residual_multiplier, logits_scaling;
   bool use_parallel_residual;
+  int64_t num_experts, num_experts_per_tok; /**< Of a mixture; 0: there is none. */
+  int64_t moe_intermediate_size;            /**< Width of an expert. */
+  int64_t shared_expert_intermediate_size;  /**< Width of what every token goes through; 0: nothing. */
+  int64_t n_shared_experts;                 /**< The same in widths of an expert. */
+  bool norm_topk_prob;                      /**< The weights of the chosen experts sum to 1, */
+  double routed_scaling_factor;             /**< times this. */
+  int64_t n_group, topk_group;              /**< Groups of experts, and how many of them may be chosen from. */
+  int64_t decoder_sparse_step, first_k_dense_replace; /**< Every so many layers has experts; none of the first. */
+  ts_ints mlp_only_layers;                            /**< Layers without experts. */
+  bool output_router_logits;                          /**< The loss has a part for balance, */
+  double router_aux_loss_coef;                        /**< times this. */
   double attn_pdrop, embd_pdrop, resid_pdrop;
   double initializer_range;
   int64_t bos_token_id, eos_token_id; /**< -1: none. */

@@ -37,6 +37,7 @@ static void resolve_model(ts_reader *reader) {
     resolve_family(reader, family);
     default_int(&m->intermediate_size, family->mlp_ratio * m->hidden_size);
   }
+  default_int(&m->moe_intermediate_size, m->intermediate_size);
   default_int(&m->num_key_value_heads, m->num_attention_heads);
   default_int(&m->head_dim, m->num_attention_heads > 0 ? m->hidden_size / m->num_attention_heads : 0);
   m->from_config = false;

@@ -61,6 +61,7 @@ typedef struct ts_key {
   double min, max;      /**< Numbers only. */
   const char *accepted; /**< "a|b": the only strings; case does not matter, this spelling is stored.  NULL: any. */
   const char *later;    /**< "c|d": known strings that are refused as not there yet. */
+  const char *why;      /**< "c: reason|d: reason" of some of these; NULL for none. */
   const char *gone;     /**< "e|f": words that DeepSpeed has no more. */
   const char *instead;  /**< A way out to name where the key is refused; NULL for none. */
   const char *only;     /**< "x|y": the key belongs to these values of its section's selector (ts_key_selector). */

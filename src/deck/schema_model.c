@@ -64,12 +64,15 @@
   }
 #define GENERATION "a default of another program's text generation"
 #define HEADS "describes a head that is not the language model's"
-#define EXPERTS "mixtures of experts"
 #define NEUTRAL(name, type_, initial_, reason) LATER("model." name, type_, initial_, reason)
 
 static const ts_key rows[] = {
-    WORD(model.model_type, NULL, TS_FAMILY_NAMES,
-         "mixtral|qwen2_moe|qwen3_moe|gpt_oss|falcon|bloom|opt|gptj|mpt|bert|t5", REQUIRED, "Model family."),
+    {STORED(STRING, model.model_type), .accepted = TS_FAMILY_NAMES,
+     .later = "gpt_oss|deepseek_v3|falcon|bloom|opt|gptj|mpt|bert|t5",
+     .why =
+         "gpt_oss: its attention has sinks, and its files are in MXFP4|deepseek_v3: its attention is latent, and its "
+         "files are in FP8",
+     .flags = REQUIRED, .help = "Model family."},
     WORD(model.from, "", NULL, NULL, 0,
          "Hugging Face directory: config.json fills this section, the safetensors are the initial weights.  Its path "
          "is relative to this file (--set: to the working directory)."),
@@ -115,6 +118,22 @@ static const ts_key rows[] = {
     MODEL_NUMBER(residual_multiplier, "1.0", 1e6, FAMILY, "What a block adds is multiplied by this."),
     NUMBER(model.logits_scaling, "1.0", 1e-6, 1e6, FAMILY, "The logits are divided by this."),
     MODEL_FLAG(use_parallel_residual, "Attention and the MLP of a block both read its input."),
+    INTEGER(model.num_experts, "0", 0, TS_DECK_MOST_EXPERTS, FAMILY, "Experts of a layer."),
+    INTEGER(model.num_experts_per_tok, "2", 1, TS_DECK_MOST_CHOSEN, FAMILY, "Experts that a token goes through."),
+    MODEL_INTEGER(moe_intermediate_size, NULL, 1, FAMILY, "Width of an expert (default: intermediate_size)."),
+    MODEL_INTEGER(shared_expert_intermediate_size, "0", 0, FAMILY,
+                  "Width of the expert of all tokens; 0: there is none."),
+    MODEL_INTEGER(n_shared_experts, "0", 0, FAMILY | NULLS, "The same, in widths of an expert."),
+    MODEL_FLAG(norm_topk_prob, "The weights of a token's experts are divided by their sum."),
+    MODEL_NUMBER(routed_scaling_factor, "1.0", 1e6, FAMILY, "The weights are multiplied by this."),
+    INTEGER(model.n_group, "1", 1, TS_DECK_MOST_CHOSEN, FAMILY, "Groups of experts, of neighbours."),
+    INTEGER(model.topk_group, "1", 1, TS_DECK_MOST_CHOSEN, FAMILY, "Groups that a token's experts are of."),
+    MODEL_INTEGER(decoder_sparse_step, "1", 1, FAMILY, "Every so many layers one has experts."),
+    MODEL_INTEGER(first_k_dense_replace, "0", 0, FAMILY, "So many first layers have none."),
+    {STORED(INTS, model.mlp_only_layers), .initial = "[]", .min = 0, .max = MOST_LAYERS, .flags = FAMILY | NULLS,
+     .help = "Layers without experts, from 0."},
+    MODEL_FLAG(output_router_logits, "The loss has a part that is least where experts have as many tokens each."),
+    MODEL_NUMBER(router_aux_loss_coef, "0.001", 1e6, FAMILY, "That part is multiplied by this."),
     MODEL_NUMBER(attn_pdrop, NULL, 1, OPEN_MAX | OVERRIDE, "Dropout of attention weights; 0.1 for gpt2, else 0."),
     MODEL_NUMBER(embd_pdrop, NULL, 1, OPEN_MAX | OVERRIDE | FAMILY,
                  "Dropout after the embeddings; 0.1 for gpt2, else 0."),
@@ -141,6 +160,9 @@ static const ts_key rows[] = {
     ROPE_PARAMETERS("model.rope_parameters", "model.rope_scaling", "model.rope_theta"),
     ROPE_PARAMETERS("model.rope_parameters.full_attention", "model.rope_scaling", "model.rope_theta"),
     ROPE_PARAMETERS("model.rope_parameters.sliding_attention", "model.rope_local", "model.rope_local_base_freq"),
+    ALIAS("model.num_local_experts", "model.num_experts"),
+    ALIAS("model.n_routed_experts", "model.num_experts"),
+    ALIAS("model.qkv_bias", "model.attention_bias"),
     ALIAS("model.rotary_pct", "model.partial_rotary_factor"),
     ALIAS("model.rotary_emb_base", "model.rope_theta"),
     ALIAS("model.hidden_activation", "model.hidden_act"),
@@ -157,9 +179,9 @@ static const ts_key rows[] = {
     NEUTRAL("add_cross_attention", BOOL, "false", "cross attention"),
     NEUTRAL("is_encoder_decoder", BOOL, "false", "encoder-decoder models"),
     NEUTRAL("quantization_config", ANY, NULL, "quantised weights"),
-    NEUTRAL("num_experts", INT, "0", EXPERTS),
-    NEUTRAL("num_local_experts", INT, "0", EXPERTS),
-    NEUTRAL("n_routed_experts", INT, "0", EXPERTS),
+    NEUTRAL("router_jitter_noise", REAL, "0.0", "noise on what a router reads"),
+    NEUTRAL("clip_qkv", REAL, NULL, "clipped queries, keys and values"),
+    NEUTRAL("num_nextn_predict_layers", INT, "0", "heads for the tokens after the next"),
     NONE("model.reorder_and_upcast_attn", BOOL, "false", "attention weights are always computed in fp32"),
 
     FOREIGN("pretraining_tp", "products of the pretraining were split; transformers does not read it"),

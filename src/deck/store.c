@@ -236,16 +236,28 @@ static char *nearest_word(const char *list, const char *word) {
   return found;
 }
 
+/* Why a word is not there yet, with ": " in front; newly allocated, empty where there is no more to say. */
+static char *why_later(const char *list, const char *word) {
+  size_t n = strlen(word);
+  for (const char *item = list; item != NULL && *item != '\0'; item += strcspn(item, "|")) {
+    item += *item == '|';
+    if (strncasecmp(item, word, n) == 0 && item[n] == ':') {
+      return ts_format("%.*s", (int) (strcspn(item, "|") - n), item + n);
+    }
+  }
+  return ts_strdup("");
+}
+
 static bool fail_word(const ts_target *t, const ts_value *value) {
   bool later = ts_key_listed(t->key->later, value->string, NULL, NULL);
   bool gone = ts_key_listed(t->key->gone, value->string, NULL, NULL);
   bool suggest = !later && !gone && strlen(value->string) < LONG_WORD;
   char *nearest = suggest ? nearest_word(t->key->accepted, value->string) : NULL;
-  fail_meaning(t, later || gone ? TS_CHECK_WORD_LATER : TS_CHECK_WORD, value,
-               later  ? "is not there yet"
-               : gone ? "is " REMOVED
-                      : "is not known",
-               nearest);
+  char *why = later ? why_later(t->key->why, value->string) : ts_strdup("");
+  char *problem = ts_format("is %s%s", later ? "not there yet" : gone ? REMOVED : "not known", why);
+  fail_meaning(t, later || gone ? TS_CHECK_WORD_LATER : TS_CHECK_WORD, value, problem, nearest);
+  ts_free(problem);
+  ts_free(why);
   ts_free(nearest);
   return false;
 }

@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "engine/engine.h"
+#include "family/stack.h"
 
 #include <math.h>
 #include <string.h>
@@ -22,25 +23,56 @@ static char *with_or_without(const char *prefix, const char *name) {
   return strncmp(name, prefix, n) == 0 ? ts_strdup(name + n) : ts_format("%s%s", prefix, name);
 }
 
-const ts_safetensor *ts_import_find(const ts_engine *e, const ts_safetensors *st, const char *name) {
-  const ts_safetensor *found = ts_safetensors_find(st, name);
+/* \a name with one of its parts called as files may call it, newly allocated; NULL when it has none such. */
+static char *called_otherwise(const ts_family *f, const char *from, const char *to, const char *name) {
+  const char *at = f->also[0] != NULL ? strstr(name, from) : NULL;
+  size_t n = at != NULL ? strlen(from) : 0;
+  bool whole = at != NULL && at > name && at[-1] == '.' && at[n] == '.';
+  return whole ? ts_format("%.*s%s%s", (int) (at - name), name, to, at + n) : NULL;
+}
+
+typedef const void *finder(const void *where, const char *name);
+
+/* By a name, with or without each prefix. */
+static const void *find_prefixed(const ts_engine *e, finder *find, const void *where, const char *name) {
+  const void *found = find(where, name);
   for (const char *const *prefix = prefixes_of(e); found == NULL && *prefix != NULL; ++prefix) {
     char *other = with_or_without(*prefix, name);
-    found = ts_safetensors_find(st, other);
+    found = find(where, other);
     ts_free(other);
   }
   return found;
 }
 
-const ts_parameter *ts_import_parameter(const ts_engine *e, const char *tensor) {
-  const ts_layout *layout = ts_engine_layout(e);
-  const ts_parameter *found = ts_layout_find(layout, tensor);
-  for (const char *const *prefix = prefixes_of(e); found == NULL && *prefix != NULL; ++prefix) {
-    char *other = with_or_without(*prefix, tensor);
-    found = ts_layout_find(layout, other);
-    ts_free(other);
+/* By all that something of this name may be called. */
+static const void *find_any(const ts_engine *e, finder *find, const void *where, const char *name, bool in_file) {
+  const ts_family *f = ts_family_find(e->deck->model.model_type);
+  const void *found = find_prefixed(e, find, where, name);
+  char *other = called_otherwise(f, f->also[!in_file], f->also[in_file], name);
+  if (found == NULL && other != NULL) {
+    found = find_prefixed(e, find, where, other);
   }
+  ts_free(other);
   return found;
+}
+
+static const void *find_tensor(const void *where, const char *name) {
+  return ts_safetensors_find(where, name);
+}
+
+static const void *find_parameter(const void *where, const char *name) {
+  return ts_layout_find(where, name);
+}
+
+const ts_safetensor *ts_import_find(const ts_engine *e, const ts_safetensors *st, const char *name) {
+  return find_any(e, find_tensor, st, name, true);
+}
+
+const ts_parameter *ts_import_parameter(const ts_engine *e, const char *tensor) {
+  char *stack = ts_import_stack_of(e, tensor);
+  const ts_parameter *p = find_any(e, find_parameter, ts_engine_layout(e), stack != NULL ? stack : tensor, false);
+  ts_free(stack);
+  return p;
 }
 
 /* ---- values ---- */
@@ -76,8 +108,9 @@ static void say_nonfinite(const ts_engine *e, const ts_safetensors *st, const ui
   }
 }
 
-static ts_status check_shape(const ts_deck *deck, const ts_safetensor *t, const ts_parameter *p, ts_error *err) {
-  bool same = t->n_dims == p->shape.n && memcmp(t->shape, p->shape.d, (size_t) p->shape.n * sizeof *t->shape) == 0;
+ts_status ts_import_check_shape(const ts_engine *e, const ts_safetensor *t, const int64_t *shape, int n_dims,
+                                ts_error *err) {
+  bool same = t->n_dims == n_dims && memcmp(t->shape, shape, (size_t) n_dims * sizeof *t->shape) == 0;
   if (same && ts_dtype_is_float(t->dtype)) {
     return TS_OK;
   }
@@ -85,19 +118,22 @@ static ts_status check_shape(const ts_deck *deck, const ts_safetensor *t, const 
   ts_text_add(&text, "%s: tensor %s is %s ", t->file, t->name, t->dtype_name);
   ts_text_add_shape(&text, t->shape, t->n_dims);
   ts_text_add(&text, "; the model wants a floating-point ");
-  ts_text_add_shape(&text, p->shape.d, p->shape.n);
-  ts_status status = ts_deck_error(deck, FROM, err, "%s", text.text);
+  ts_text_add_shape(&text, shape, n_dims);
+  ts_status status = ts_deck_error(e->deck, FROM, err, "%s", text.text);
   ts_text_free(&text);
   return status;
 }
 
 static ts_status read_tensor(ts_engine *e, const ts_safetensors *st, const ts_parameter *p, uint64_t *nonfinite,
                              ts_error *err) {
+  if (ts_stack_is(p->name, p->shape.n)) {
+    return ts_import_read_stack(e, st, p, nonfinite, err);
+  }
   const ts_safetensor *t = ts_import_find(e, st, p->name);
   if (t == NULL) {
     return ts_deck_error(e->deck, FROM, err, "%s: there is no tensor %s", e->deck->model.from, p->name);
   }
-  ts_status status = check_shape(e->deck, t, p, err);
+  ts_status status = ts_import_check_shape(e, t, p->shape.d, p->shape.n, err);
   if (status == TS_OK) {
     reading r = {.tensor = t};
     ts_engine_write_parameter(e, p, give_values, &r);

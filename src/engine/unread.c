@@ -3,6 +3,7 @@
 #include "base/memory.h"
 #include "engine/engine.h"
 #include "engine/import.h"
+#include "family/stack.h"
 
 #include <ctype.h>
 #include <string.h>
@@ -26,6 +27,14 @@ static char *in_first_layer(const char *name) {
 static bool is_lora(const ts_engine *e, const char *name) {
   (void) e;
   return strstr(name, "lora_") != NULL;
+}
+
+static bool is_expert_beyond(const ts_engine *e, const char *name) {
+  const ts_parameter *p = ts_import_parameter(e, name);
+  int64_t expert = 0;
+  char *stack = ts_stack_of(name, &expert);
+  ts_free(stack);
+  return p != NULL && ts_stack_is(p->name, p->shape.n) && expert >= p->shape.d[0];
 }
 
 static bool is_copy(const ts_engine *e, const char *name) {
@@ -62,6 +71,7 @@ static const struct {
   const char *meaning;
 } kinds[] = {
     {is_lora, "LoRA weights, which change nothing here; merge them into the model first (peft: merge_and_unload)"},
+    {is_expert_beyond, "experts beyond model.num_experts"},
     {is_copy, "parameters that are there under another name too"},
     {is_layer_beyond, "layers beyond model.num_hidden_layers"},
     {is_bias,
@@ -126,7 +136,7 @@ static bool is_buffer(const ts_engine *e, const char *name) {
 
 static bool is_read(const ts_engine *e, const ts_safetensors *st, const ts_safetensor *t) {
   const ts_parameter *p = ts_import_parameter(e, t->name);
-  return p != NULL && ts_import_find(e, st, p->name) == t;
+  return p != NULL && ts_import_reads(e, st, p, t);
 }
 
 static void warn(const char *directory, const char *noun, int n, const ts_text *names, const char *meaning) {

@@ -344,7 +344,7 @@ void ts_engine_refresh_copies(ts_engine *e) {
       continue;
     }
     int64_t n = leaf != TS_NONE ? ts_tensor_count(p->graph, leaf) : 0, most = part->group * part->shard;
-    size_t size = ts_dtype_size(ts_deck_dtype(e->deck));
+    size_t size = ts_dtype_size(part->work);
     void *values = ts_calloc((size_t) most * size + 1, 1);
     if (part->of_stage) {
       ts_executor_read_state(e->executor, leaf, 0, n, values);

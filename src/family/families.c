@@ -426,6 +426,139 @@ static const ts_family starcoder2 = {.model_type = "starcoder2",
                                      .prefixes = model_prefixes,
                                      .buffers = rotary_buffers};
 
+/* ---- mixtures of experts: Mixtral (Jiang et al. 2024), Qwen1.5-MoE and Qwen2 (Yang et al. 2024), Qwen3 (2025), OLMoE
+ * (Muennighoff et al. 2024), dots.llm1 (Huo et al. 2025) with the router of DeepSeek-V3 (DeepSeek-AI 2024) ---- */
+
+#define EXPERTS                                                                                       \
+  .router = "mlp.gate", .experts = "mlp.experts", .expert_gate = "gate_proj", .expert_up = "up_proj", \
+  .expert_down = "down_proj", .fused_experts = "mlp.experts"
+
+#define HEAD_NORMS .q_norm = "self_attn.q_norm", .k_norm = "self_attn.k_norm"
+
+static const ts_family_key balance[] = {KEY(output_router_logits), KEY(router_aux_loss_coef), END};
+
+static const ts_family_key mixtral_keys[] = {NAMED_IS(num_experts, "num_local_experts", "8"),
+                                             KEY_IS(num_experts_per_tok, "2"),
+                                             KEY_IS(num_key_value_heads, "8"),
+                                             KEY_IS(rms_norm_eps, "1e-5"),
+                                             KEY_IS(rope_theta, "1000000.0"),
+                                             KEY(sliding_window),
+                                             END};
+
+static const ts_family mixtral = {LIKE_LLAMA,
+                                  PRE_NORMS,
+                                  .model_type = "mixtral",
+                                  .norm_class = "MixtralRMSNorm",
+                                  .architecture = "MixtralForCausalLM",
+                                  .keys = {mixtral_keys, balance, rms, sizes, common},
+                                  .router = "block_sparse_moe.gate",
+                                  .experts = "block_sparse_moe.experts",
+                                  .expert_gate = "w1",
+                                  .expert_up = "w3",
+                                  .expert_down = "w2",
+                                  .fused_experts = "mlp.experts",
+                                  .also = {"block_sparse_moe", "mlp"},
+                                  .router_normalizes = true,
+                                  .windows = TS_WINDOW_ALL};
+
+static const ts_family_key qwen_moe[] = {KEY(norm_topk_prob),     KEY(decoder_sparse_step),
+                                         KEY(mlp_only_layers),    KEY_IS(sliding_window, "4096"),
+                                         KEY(use_sliding_window), END};
+
+static const ts_family_key qwen2_moe_keys[] = {KEY_IS(num_experts, "60"),
+                                               KEY_IS(num_experts_per_tok, "4"),
+                                               KEY_IS(moe_intermediate_size, "1408"),
+                                               KEY_IS(shared_expert_intermediate_size, "5632"),
+                                               KEY_IS(num_key_value_heads, "16"),
+                                               NAMED_IS(attention_bias, "qkv_bias", "true"),
+                                               KEY_IS(max_window_layers, "28"),
+                                               KEY(layer_types),
+                                               END};
+
+static const ts_family qwen2_moe = {LIKE_LLAMA,
+                                    PRE_NORMS,
+                                    EXPERTS,
+                                    .model_type = "qwen2_moe",
+                                    .norm_class = "Qwen2MoeRMSNorm",
+                                    .architecture = "Qwen2MoeForCausalLM",
+                                    .keys = {qwen2_moe_keys, qwen_moe, balance, rms, sizes, common},
+                                    .shared_expert = "mlp.shared_expert",
+                                    .shared_expert_gate = "mlp.shared_expert_gate",
+                                    .qkv_bias = TS_BIAS_ATTENTION,
+                                    .windows = TS_WINDOW_EVEN};
+
+static const ts_family_key qwen3_moe_keys[] = {KEY_IS(num_experts, "128"),
+                                               KEY_IS(num_experts_per_tok, "8"),
+                                               KEY_IS(moe_intermediate_size, "768"),
+                                               KEY_IS(num_key_value_heads, "4"),
+                                               KEY(attention_bias),
+                                               END};
+
+static const ts_family qwen3_moe = {LIKE_LLAMA,
+                                    PRE_NORMS,
+                                    EXPERTS,
+                                    HEAD_NORMS,
+                                    .model_type = "qwen3_moe",
+                                    .norm_class = "Qwen3MoeRMSNorm",
+                                    .architecture = "Qwen3MoeForCausalLM",
+                                    .keys = {qwen3_moe_keys, qwen_moe, balance, rms, sizes, common},
+                                    .qk_norm = TS_QK_NORM_HEAD,
+                                    .qkv_bias = TS_BIAS_ATTENTION,
+                                    .o_bias = TS_BIAS_ATTENTION,
+                                    .windows = TS_WINDOW_ALL};
+
+static const ts_family_key olmoe_keys[] = {KEY_IS(num_experts, "64"),
+                                           KEY_IS(num_experts_per_tok, "8"),
+                                           KEY(norm_topk_prob),
+                                           KEY(attention_bias),
+                                           KEY_IS(rms_norm_eps, "1e-5"),
+                                           KEY_IS(router_aux_loss_coef, "0.01"),
+                                           END};
+
+static const ts_family olmoe = {LIKE_LLAMA,
+                                PRE_NORMS,
+                                EXPERTS,
+                                HEAD_NORMS,
+                                .model_type = "olmoe",
+                                .norm_class = "OlmoeRMSNorm",
+                                .architecture = "OlmoeForCausalLM",
+                                .keys = {olmoe_keys, balance, rms, sizes, common},
+                                .qk_norm = TS_QK_NORM_WIDTH,
+                                .qkv_bias = TS_BIAS_ATTENTION,
+                                .o_bias = TS_BIAS_ATTENTION};
+
+static const ts_family_key dots1_keys[] = {NAMED(num_experts, "n_routed_experts"),
+                                           KEY(num_experts_per_tok),
+                                           KEY_IS(moe_intermediate_size, "1408"),
+                                           KEY(n_shared_experts),
+                                           KEY(norm_topk_prob),
+                                           KEY(routed_scaling_factor),
+                                           KEY(n_group),
+                                           KEY(topk_group),
+                                           KEY(first_k_dense_replace),
+                                           KEY_IS(num_key_value_heads, "32"),
+                                           KEY(attention_bias),
+                                           KEY_IS(sliding_window, "4096"),
+                                           KEY_IS(max_window_layers, "62"),
+                                           KEY(layer_types),
+                                           END};
+
+static const ts_family dots1 = {LIKE_LLAMA,
+                                PRE_NORMS,
+                                EXPERTS,
+                                HEAD_NORMS,
+                                .model_type = "dots1",
+                                .norm_class = "Dots1RMSNorm",
+                                .architecture = "Dots1ForCausalLM",
+                                .keys = {dots1_keys, rms, sizes, common},
+                                .router_bias = "mlp.gate.e_score_correction_bias",
+                                .shared_expert = "mlp.shared_experts",
+                                .router_sigmoid = true,
+                                .qk_norm = TS_QK_NORM_HEAD,
+                                .qkv_bias = TS_BIAS_ATTENTION,
+                                .o_bias = TS_BIAS_ATTENTION,
+                                .windows = TS_WINDOW_UPPER};
+
 const ts_family *const ts_families[] = {
 #define X(name) &name,
     TS_FAMILIES(X)

@@ -27,7 +27,12 @@
   X(smollm3) \
   X(granite) \
   X(gpt_neox) \
-  X(starcoder2)
+  X(starcoder2) \
+  X(mixtral) \
+  X(qwen2_moe) \
+  X(qwen3_moe) \
+  X(olmoe) \
+  X(dots1)
 /* clang-format on */
 
 /** A key of a family's config.json. */
@@ -60,8 +65,9 @@ typedef enum ts_qk_norm { TS_QK_NORM_NONE, TS_QK_NORM_HEAD, TS_QK_NORM_WIDTH } t
 /** Layers whose attention sees `sliding_window` tokens back, where layer_types does not say. */
 typedef enum ts_window_rule {
   TS_WINDOW_NONE,
-  TS_WINDOW_ALL,     /**< All, whatever layer_types says. */
+  TS_WINDOW_ALL,     /**< All, whatever layer_types says; where there is use_sliding_window, with it. */
   TS_WINDOW_UPPER,   /**< With use_sliding_window those from max_window_layers on. */
+  TS_WINDOW_EVEN,    /**< With use_sliding_window every other one from the first on, below max_window_layers. */
   TS_WINDOW_PATTERN, /**< All but every sliding_window_pattern-th. */
   TS_WINDOW_NO_ROPE  /**< With use_sliding_window those without rotary positions. */
 } ts_window_rule;
@@ -69,7 +75,7 @@ typedef enum ts_window_rule {
 typedef struct ts_family {
   const char *model_type;
   const char *architecture;           /**< Class of transformers. */
-  const ts_family_key *const keys[6]; /**< Lists, each ended by a row without path, the last by NULL; the first to have
+  const ts_family_key *const keys[7]; /**< Lists, each ended by a row without path, the last by NULL; the first to have
                                            * a path counts. */
   /* Units: parameters and nodes are called UNIT.name, or UNIT.weight. */
   const char *embedding;         /**< "model.embed_tokens". */
@@ -86,6 +92,17 @@ typedef struct ts_family {
   const char *gate;    /**< NULL: a plain MLP, or fused. */
   const char *gate_up; /**< Both in one, gate first; else NULL. */
   const char *up, *down;
+  /* Layers with experts have these instead, each expert a gate, up and down of its own. */
+  const char *router;      /**< "mlp.gate"; NULL: the family has no experts. */
+  const char *router_bias; /**< Name of what is added to scores for the choice alone; NULL: nothing is. */
+  const char *experts;     /**< "mlp.experts": in files expert e is "mlp.experts.e". */
+  const char *expert_gate, *expert_up, *expert_down; /**< In an expert: "gate_proj". */
+  const char *fused_experts; /**< In files that have all experts in one: "mlp.experts.gate_up_proj", ".down_proj". */
+  const char *shared_expert; /**< An MLP that all tokens go through: "mlp.shared_expert" in place of "mlp"; or NULL. */
+  const char *shared_expert_gate; /**< By whose sigmoid it is multiplied; NULL: by nothing. */
+  bool router_sigmoid;            /**< Scores are sigmoids of the logits, not their softmax. */
+  bool router_normalizes;         /**< Weights always sum to 1, without norm_topk_prob. */
+  const char *also[2]; /**< In files also[0] may stand as also[1], with a dot on either side; NULL: nothing. */
   ts_norm_kind norm_kind;
   ts_qk_norm qk_norm;
   ts_bias_rule qkv_bias, o_bias, mlp_bias;

@@ -10,25 +10,8 @@
 
 /* ---- pieces by the row ---- */
 
-static bool is_biased(const ts_model_builder *b, ts_bias_rule rule) {
-  return rule == TS_BIAS_ALL || (rule == TS_BIAS_ATTENTION && b->model->attention_bias) ||
-         (rule == TS_BIAS_MLP && b->model->mlp_bias);
-}
-
-static ts_tid project(ts_model_builder *b, const char *name, ts_tid x, int64_t out, ts_bias_rule rule) {
-  return ts_model_linear(b, name, x, out, is_biased(b, rule), !b->family->in_first);
-}
-
 static ts_tid normalise(ts_model_builder *b, const char *name, ts_tid x) {
   return b->family->norm_kind == TS_NORM_LAYER ? ts_model_layernorm(b, name, x) : ts_model_rmsnorm(b, name, x);
-}
-
-/* `name` in the part of the block that begins with `part`. */
-static ts_model_name inside(const char *part, const char *name) {
-  ts_model_name n;
-  int length = snprintf(n.text, sizeof n.text, "%s.%s", part, name);
-  TS_ASSERT(length > 0 && (size_t) length < sizeof n.text);
-  return n;
 }
 
 /* ---- attention ---- */
@@ -40,13 +23,13 @@ static ts_tid turn(ts_model_builder *b, const ts_layer *layer, const char *base,
   double *frequency = ts_malloc((size_t) (rotated / 2) * sizeof *frequency);
   ts_rope_frequencies(&how, rotated, b->rope_length, frequency, &attr.rope.factor);
   attr.rope.frequency = frequency;
-  ts_tid y =
-      ts_graph_add(b->base.at, &(ts_node){.op = TS_OP_ROPE,
-                                          .name = ts_model_name_of(b, inside(b->family->attention, base).text).text,
-                                          .n_in = 2,
-                                          .in = (ts_tid[]){x, b->positions},
-                                          .beta = TS_NONE,
-                                          .attr = attr});
+  ts_tid y = ts_graph_add(b->base.at,
+                          &(ts_node){.op = TS_OP_ROPE,
+                                     .name = ts_model_name_of(b, ts_model_inside(b->family->attention, base).text).text,
+                                     .n_in = 2,
+                                     .in = (ts_tid[]){x, b->positions},
+                                     .beta = TS_NONE,
+                                     .attr = attr});
   ts_free(frequency);
   return y;
 }
@@ -63,8 +46,8 @@ static ts_tid normalise_heads(ts_model_builder *b, const char *name, ts_tid x) {
   ts_shape whole = b->base.at.graph->tensor[x].shape, heads = {.n = 4, .d = {whole.d[0], whole.d[1]}};
   heads.d[3] = b->model->head_dim;
   heads.d[2] = whole.d[2] / heads.d[3];
-  ts_model_name split = ts_model_name_of(b, inside(name, "heads").text);
-  ts_model_name join = ts_model_name_of(b, inside(name, "join").text);
+  ts_model_name split = ts_model_name_of(b, ts_model_inside(name, "heads").text);
+  ts_model_name join = ts_model_name_of(b, ts_model_inside(name, "join").text);
   ts_tid y = normalise(b, name, ts_build_view(b->base.at, split.text, x, 0, heads));
   return ts_build_view(b->base.at, join.text, y, 0, whole);
 }
@@ -83,8 +66,8 @@ static void make_qkv(ts_model_builder *b, ts_tid x, ts_tid qkv[3]) {
   int64_t width = m->num_attention_heads * m->head_dim, kv_width = m->num_key_value_heads * m->head_dim;
   const int64_t widths[] = {width, kv_width, kv_width};
   if (f->qkv != NULL) {
-    ts_tid all = project(b, f->qkv, x, width + 2 * kv_width, f->qkv_bias);
-    ts_model_name name = ts_model_name_of(b, inside(f->attention, "split").text);
+    ts_tid all = ts_model_project(b, f->qkv, x, width + 2 * kv_width, f->qkv_bias);
+    ts_model_name name = ts_model_name_of(b, ts_model_inside(f->attention, "split").text);
     bool by_heads = f->qkv_by_heads;
     const int64_t of_head[] = {m->head_dim, m->head_dim, m->head_dim};
     qkv[0] = ts_build_split(b->base.at, name.text, all, by_heads ? m->num_attention_heads : 1, 3,
@@ -95,7 +78,7 @@ static void make_qkv(ts_model_builder *b, ts_tid x, ts_tid qkv[3]) {
   }
   const char *const names[] = {f->q, f->k, f->v};
   for (int i = 0; i < 3; ++i) {
-    qkv[i] = project(b, names[i], x, widths[i], f->qkv_bias);
+    qkv[i] = ts_model_project(b, names[i], x, widths[i], f->qkv_bias);
   }
 }
 
@@ -110,59 +93,7 @@ static ts_tid attend(ts_model_builder *b, const ts_layer *layer, ts_tid x) {
     qkv[1] = turn(b, layer, "k_rope", qkv[1]);
   }
   ts_tid o = ts_model_attention(b, f->attention, qkv, scale_of(b->model), layer->window);
-  return project(b, f->o, o, b->model->hidden_size, f->o_bias);
-}
-
-/* ---- the MLP ---- */
-
-static ts_activation find_activation(const ts_model_builder *b) {
-  static const struct {
-    const char *name;
-    ts_activation kind;
-  } rows[] = {{"silu", TS_ACTIVATION_SILU},
-              {"swish", TS_ACTIVATION_SILU},
-              {"gelu", TS_ACTIVATION_GELU},
-              {"gelu_new", TS_ACTIVATION_GELU_TANH},
-              {"gelu_fast", TS_ACTIVATION_GELU_TANH},
-              {"gelu_pytorch_tanh", TS_ACTIVATION_GELU_TANH},
-              {"relu", TS_ACTIVATION_RELU}};
-  size_t i = 0;
-  while (i < sizeof rows / sizeof *rows && strcmp(rows[i].name, b->model->hidden_act) != 0) {
-    ++i;
-  }
-  TS_CHECK(i < sizeof rows / sizeof *rows, "there is no activation %s", b->model->hidden_act);
-  bool tanh = b->family->gelu_is_tanh && rows[i].kind == TS_ACTIVATION_GELU;
-  return tanh ? TS_ACTIVATION_GELU_TANH : rows[i].kind;
-}
-
-/* Gate and up. */
-static ts_tid gate(ts_model_builder *b, ts_tid x) {
-  const ts_family *f = b->family;
-  int64_t inner = b->model->intermediate_size;
-  ts_tid both[2];
-  if (f->gate_up != NULL) {
-    ts_tid all = project(b, f->gate_up, x, 2 * inner, f->mlp_bias);
-    ts_model_name name = ts_model_name_of(b, inside(f->mlp, "split").text);
-    both[0] = ts_build_split(b->base.at, name.text, all, 1, 2, (int64_t[]){inner, inner});
-    both[1] = both[0] + 1;
-  } else {
-    both[0] = project(b, f->gate, x, inner, f->mlp_bias);
-    both[1] = project(b, f->up, x, inner, f->mlp_bias);
-  }
-  ts_model_name act = ts_model_name_of(b, inside(f->mlp, "act").text);
-  return ts_build_glu(b->base.at, act.text, both[0], both[1], find_activation(b));
-}
-
-static ts_tid think(ts_model_builder *b, ts_tid x) {
-  const ts_family *f = b->family;
-  ts_tid y;
-  if (f->gate != NULL || f->gate_up != NULL) {
-    y = gate(b, x);
-  } else {
-    y = project(b, f->up, x, b->model->intermediate_size, f->mlp_bias);
-    y = ts_build_activation(b->base.at, ts_model_name_of(b, inside(f->mlp, "act").text).text, y, find_activation(b));
-  }
-  return project(b, f->down, y, b->model->hidden_size, f->mlp_bias);
+  return ts_model_project(b, f->o, o, b->model->hidden_size, f->o_bias);
 }
 
 /* ---- the model ---- */
@@ -178,8 +109,8 @@ static ts_tid normalise_if(ts_model_builder *b, const char *norm, ts_tid x) {
 /* What a half of the block has made, on its way to the sum. */
 static ts_tid finish_half(ts_model_builder *b, const char *norm, const char *part, const char *dropout, ts_tid y) {
   y = normalise_if(b, norm, y);
-  y = ts_model_dropout(b, inside(part, dropout).text, y, b->model->resid_pdrop);
-  return multiply(b, inside(part, "scale").text, y, b->model->residual_multiplier);
+  y = ts_model_dropout(b, ts_model_inside(part, dropout).text, y, b->model->resid_pdrop);
+  return multiply(b, ts_model_inside(part, "scale").text, y, b->model->residual_multiplier);
 }
 
 static ts_tid add_layer(ts_model_builder *b, int64_t i, ts_tid x) {
@@ -187,10 +118,11 @@ static ts_tid add_layer(ts_model_builder *b, int64_t i, ts_tid x) {
   const ts_layer layer = ts_model_layer(b->model, i);
   ts_tid y = attend(b, &layer, normalise_if(b, f->norm[TS_NORM_ATTENTION_IN], x));
   y = finish_half(b, f->norm[TS_NORM_ATTENTION_OUT], f->attention, "resid_dropout", y);
-  ts_tid sum = ts_model_add(b, inside(f->attention, "add").text, x, y);
-  y = think(b, normalise_if(b, f->norm[TS_NORM_MLP_IN], b->model->use_parallel_residual ? x : sum));
+  ts_tid sum = ts_model_add(b, ts_model_inside(f->attention, "add").text, x, y);
+  y = normalise_if(b, f->norm[TS_NORM_MLP_IN], b->model->use_parallel_residual ? x : sum);
+  y = layer.experts ? ts_model_experts(b, y) : ts_model_mlp(b, f->mlp, y, b->model->intermediate_size);
   y = finish_half(b, f->norm[TS_NORM_MLP_OUT], f->mlp, "dropout", y);
-  return ts_model_add(b, inside(f->mlp, "add").text, sum, y);
+  return ts_model_add(b, ts_model_inside(f->mlp, "add").text, sum, y);
 }
 
 /* sqrt (hidden_size) in the type of the weights, as transformers multiplies. */

@@ -17,18 +17,27 @@ static bool is_rotary(const ts_deck_model *m, const ts_family *f, int64_t i) {
 }
 
 static bool has_window(const ts_deck_model *m, const ts_family *f, int64_t i) {
-  if (f->windows == TS_WINDOW_NONE || f->windows == TS_WINDOW_ALL) {
-    return f->windows == TS_WINDOW_ALL;
-  }
-  if (ts_family_has(f, "use_sliding_window") && !m->use_sliding_window) {
+  if (f->windows == TS_WINDOW_NONE || (ts_family_has(f, "use_sliding_window") && !m->use_sliding_window)) {
     return false;
+  }
+  if (f->windows == TS_WINDOW_ALL) {
+    return true;
   }
   if (i < m->layer_types.n) {
     return strcmp(m->layer_types.items[i], "sliding_attention") == 0;
   }
   return f->windows == TS_WINDOW_UPPER     ? i >= m->max_window_layers
+         : f->windows == TS_WINDOW_EVEN    ? i % 2 == 0 && i < m->max_window_layers
          : f->windows == TS_WINDOW_PATTERN ? !is_nth(i, m->sliding_window_pattern)
                                            : !is_rotary(m, f, i);
+}
+
+static bool has_experts(const ts_deck_model *m, const ts_family *f, int64_t i) {
+  bool has = f->router != NULL && is_nth(i, m->decoder_sparse_step) && i >= m->first_k_dense_replace;
+  for (int k = 0; has && k < m->mlp_only_layers.n; ++k) {
+    has = m->mlp_only_layers.items[k] != i;
+  }
+  return has;
 }
 
 ts_layer ts_model_layer(const ts_deck_model *m, int64_t i) {
@@ -36,6 +45,7 @@ ts_layer ts_model_layer(const ts_deck_model *m, int64_t i) {
   bool window = has_window(m, f, i);
   return (ts_layer){.window = window ? m->sliding_window : 0,
                     .rotary = is_rotary(m, f, i),
+                    .experts = has_experts(m, f, i),
                     .local_rotary = window && ts_family_has(f, "rope_local")};
 }
 

@@ -1,6 +1,6 @@
 /** \file
- * What differs from layer to layer of a model: the window of its attention, and its rotary positions.  Nothing here is
- * collective.
+ * What differs from layer to layer of a model: the window of its attention, its rotary positions, and whether it has
+ * experts.  Nothing here is collective.
  */
 #ifndef TS_MODEL_LAYER_H
 #define TS_MODEL_LAYER_H
@@ -12,6 +12,7 @@
 typedef struct ts_layer {
   int64_t window;    /**< Tokens that attention sees back, the token itself included; 0: all. */
   bool rotary;       /**< It has rotary positions. */
+  bool experts;      /**< In place of its MLP. */
   bool local_rotary; /**< Those of layers with a window, where the family has such. */
 } ts_layer;
 

@@ -17,6 +17,13 @@ bool ts_model_ends_in(const char *text, const char *end) {
   return n >= m && strcmp(text + n - m, end) == 0;
 }
 
+ts_model_name ts_model_inside(const char *part, const char *name) {
+  ts_model_name n;
+  int length = snprintf(n.text, sizeof n.text, "%s.%s", part, name);
+  TS_ASSERT(length > 0 && (size_t) length < sizeof n.text);
+  return n;
+}
+
 void ts_model_unit(ts_model_builder *b, const char *format, ...) {
   char name[sizeof b->base.prefix];
   va_list args;
@@ -58,6 +65,14 @@ ts_tid ts_model_matrix(ts_model_builder *b, int64_t rows) {
   return parameter(b, "", ".weight", TS_SHAPE(rows, b->model->hidden_size));
 }
 
+ts_tid ts_model_stack(ts_model_builder *b, const char *name, ts_shape shape) {
+  return parameter(b, name, ".weight", shape);
+}
+
+ts_tid ts_model_router_bias(ts_model_builder *b) {
+  return parameter(b, b->family->router_bias, "", TS_SHAPE(b->model->num_experts));
+}
+
 /* ---- pieces ---- */
 
 ts_tid ts_model_embedding(ts_model_builder *b, ts_tid table, ts_tid ids) {
@@ -69,6 +84,15 @@ ts_tid ts_model_linear(ts_model_builder *b, const char *base, ts_tid x, int64_t 
   ts_tid w = parameter(b, base, ".weight", out_first ? TS_SHAPE(out, in) : TS_SHAPE(in, out));
   ts_tid add = bias ? parameter(b, base, ".bias", TS_SHAPE(out)) : TS_NONE;
   return ts_build_matmul(b->base.at, ts_model_name_of(b, base).text, x, w, add, false, out_first, TS_F32);
+}
+
+static bool is_biased(const ts_model_builder *b, ts_bias_rule rule) {
+  return rule == TS_BIAS_ALL || (rule == TS_BIAS_ATTENTION && b->model->attention_bias) ||
+         (rule == TS_BIAS_MLP && b->model->mlp_bias);
+}
+
+ts_tid ts_model_project(ts_model_builder *b, const char *name, ts_tid x, int64_t out, ts_bias_rule rule) {
+  return ts_model_linear(b, name, x, out, is_biased(b, rule), !b->family->in_first);
 }
 
 ts_tid ts_model_layernorm(ts_model_builder *b, const char *base, ts_tid x) {

@@ -63,12 +63,35 @@ ts_model_name ts_model_name_of(const ts_model_builder *b, const char *base);
 /** The parameter UNIT.weight [rows][hidden_size], made at the first call. Not collective. */
 ts_tid ts_model_matrix(ts_model_builder *b, int64_t rows);
 
+/** The parameter UNIT.name.weight with a matrix for each expert. Not collective. */
+ts_tid ts_model_stack(ts_model_builder *b, const char *name, ts_shape shape);
+
+/** The parameter that is added to a router's scores where experts are chosen. Not collective. */
+ts_tid ts_model_router_bias(ts_model_builder *b);
+
 /** Rows of \a table at \a ids. Not collective. */
 ts_tid ts_model_embedding(ts_model_builder *b, ts_tid table, ts_tid ids);
 
 /** y = x w (+ bias) with parameters \a name .weight and \a name .bias.
  * \param [in] out_first  The weight is [out][in] (a torch Linear), not [in][out] (GPT-2's Conv1D). Not collective. */
 ts_tid ts_model_linear(ts_model_builder *b, const char *name, ts_tid x, int64_t out, bool bias, bool out_first);
+
+/** The same as the family's row says: biases by \a rule, the weight's orientation. Not collective. */
+ts_tid ts_model_project(ts_model_builder *b, const char *name, ts_tid x, int64_t out, ts_bias_rule rule);
+
+/** \a name in the part of the block that begins with \a part: "PART.NAME". Not collective. */
+ts_model_name ts_model_inside(const char *part, const char *name);
+
+/** The activation that hidden_act is the name of. Not collective. */
+ts_activation ts_model_activation(const ts_model_builder *b);
+
+/** The family's MLP, of width \a inner, with names that begin with \a part in place of the family's `mlp`.
+ * Not collective. */
+ts_tid ts_model_mlp(ts_model_builder *b, const char *part, ts_tid x, int64_t inner);
+
+/** A layer's experts, those that its router chooses for a token and those that all tokens go through.  Stacks of
+ * weights are called EXPERTS.gate_proj.weight [E][inner][hidden] and so on. Not collective. */
+ts_tid ts_model_experts(ts_model_builder *b, ts_tid x);
 
 /** Normalisation over the last dimension with parameters \a name .weight (and .bias). An empty \a name means those of
  * the unit itself. Not collective. */

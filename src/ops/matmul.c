@@ -109,9 +109,22 @@ static void gradient_of_b(ts_gradients *gradients, const ts_node *node, ts_tid d
   ts_free(name);
 }
 
+/* The gradient of the product in the type of the factors: that of an fp32 result of narrower ones is rounded. */
+static ts_tid gradient_of_product(ts_gradients *gradients, const ts_node *node) {
+  ts_tid dy = ts_gradients_of(gradients, node->out[0]);
+  ts_dtype dtype = gradients->graph->tensor[node->in[0]].dtype;
+  if (gradients->graph->tensor[dy].dtype == dtype) {
+    return dy;
+  }
+  char *name = ts_format("%s.dy", node->name);
+  dy = ts_build_cast(ts_gradients_site(gradients, node->in[0]), name, dy, dtype);
+  ts_free(name);
+  return dy;
+}
+
 void ts_gradient_matmul(ts_gradients *gradients, const ts_node *node) {
   TS_CHECK(!node->attr.matmul.transpose_a, "%s: a transposed first factor is not differentiated", node->name);
-  ts_tid dy = ts_gradients_of(gradients, node->out[0]);
+  ts_tid dy = gradient_of_product(gradients, node);
   if (ts_gradients_wanted(gradients, node->in[0])) {
     gradient_of_a(gradients, node, dy);
   }

@@ -26,7 +26,8 @@ typedef enum policy {
  * in CUDA's fp32 list alone; softmax is inside of attention here, pow inside of gelu_new, whose kernels compute in
  * fp32.  linalg_vector_norm is too, by which what is normalized comes out in fp32.  Losses (kl_div, mse_loss and others
  * in both fp32 lists) compute in fp32 of any type, and round nothing that comes from one row; so does the sum of picked
- * tokens, which CUDA's `sum` would leave in fp32.  A CAST is the model's own. */
+ * tokens, which CUDA's `sum` would leave in fp32.  A CAST is the model's own.  Rows are what the experts' products read of
+ * them; a router's logits are fp32 here, and what experts make is added up in the type of the residual stream. */
 static const struct {
   policy cpu, cuda;
 } rows[TS_N_OPS] = {
@@ -41,6 +42,9 @@ static const struct {
     [TS_OP_HEAD_LOSS] = {LOWER, LOWER},    [TS_OP_MULTIPLY] = {WIDEST, WIDEST},
     [TS_OP_NORMALIZE] = {WIDEST, FULL},    [TS_OP_SOFT_LOSS] = {WIDEST, WIDEST},
     [TS_OP_LOSS] = {WIDEST, WIDEST},       [TS_OP_CAST] = {FULL, FULL},
+    [TS_OP_ROUTE] = {FULL, FULL},          [TS_OP_DISPATCH] = {WIDEST, WIDEST},
+    [TS_OP_TAKE_ROWS] = {LOWER, LOWER},    [TS_OP_GROUPED] = {LOWER, LOWER},
+    [TS_OP_COMBINE] = {WIDEST, WIDEST},
 };
 
 typedef struct caster {
@@ -160,7 +164,7 @@ static void write_cast(caster *c, ts_nid n) {
   ts_node node = *old;
   node.in = in;
   ts_dtype *made = ts_attributes_dtype(&node);
-  if (made != NULL && !ts_makes_logits(c->from, old)) {
+  if (made != NULL && !ts_makes_fp32(c->from, old)) {
     *made = dtype;
   }
   if (p == INSIDE) {

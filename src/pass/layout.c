@@ -3,6 +3,7 @@
 #include "base/memory.h"
 #include "base/random.h"
 #include "base/text.h"
+#include "family/family.h"
 #include "graph/record.h"
 #include "pass/optimizer.h"
 
@@ -28,9 +29,15 @@ static const ts_deck_group *group_of(const ts_deck *deck, const char *name) {
   return NULL;
 }
 
+/* The bias of a router has no gradient. */
+static bool is_router_bias(const ts_deck *deck, const char *name) {
+  const ts_family *family = ts_family_find(deck->model.model_type); /* NULL: a program's own */
+  return family != NULL && family->router_bias != NULL && ts_ends_in(name, family->router_bias);
+}
+
 bool ts_parameter_is_frozen(const ts_deck *deck, const char *name) {
   const ts_deck_group *group = group_of(deck, name);
-  return (group != NULL && group->frozen) || matches_any(&deck->frozen, name);
+  return (group != NULL && group->frozen) || matches_any(&deck->frozen, name) || is_router_bias(deck, name);
 }
 
 static void set_group(ts_parameter *p, const ts_deck *deck, ts_optimizer optimizer) {
@@ -83,14 +90,19 @@ static travel travel_of(const layout_maker *b, ts_tid leaf) {
   return !listed ? AS_IT_IS : lowered ? LOW : LOW_GRADIENTS;
 }
 
+/* What reads a leaf of fp32 reads fp32 in every precision. */
+static ts_dtype work_of(const ts_deck *deck, bool full) {
+  return full ? TS_F32 : ts_deck_dtype(deck);
+}
+
 static void set_travel(ts_part *part, const ts_deck *deck, travel how) {
   ts_dtype low = deck->torch_autocast.dtype, full = ts_deck_dtype(deck);
-  part->gathered = how == LOW ? low : full;
+  part->gathered = how == LOW ? low : part->work;
   part->wire = how != AS_IT_IS ? low : ts_deck_autocasts(deck) ? full : ts_deck_wire(deck);
 }
 
 static travel travel_of_part(const ts_part *part, const ts_deck *deck) {
-  ts_part as_it_is;
+  ts_part as_it_is = {.work = part->work};
   set_travel(&as_it_is, deck, AS_IT_IS);
   return part->wire == as_it_is.wire ? AS_IT_IS : part->gathered == as_it_is.gathered ? LOW_GRADIENTS : LOW;
 }
@@ -181,11 +193,12 @@ typedef struct member {
   ts_dtype moments;
   travel travel;
   ts_held_how how;
+  bool full; /* fp32 where the deck's type is another */
 } member;
 
 static bool is_of_one_part(const member *a, const member *b) {
   return a->unit == b->unit && a->kind == b->kind && a->optimizer == b->optimizer && a->travel == b->travel &&
-         a->moments == b->moments && a->how == b->how && a->copy == b->copy;
+         a->moments == b->moments && a->how == b->how && a->copy == b->copy && a->full == b->full;
 }
 
 static int by_part(const void *a, const void *b) {
@@ -197,9 +210,10 @@ static int by_part(const void *a, const void *b) {
                  (int) y->moments - (int) x->moments,
                  (int) x->how - (int) y->how,
                  x->copy - y->copy,
+                 x->full - y->full,
                  x->leaf - y->leaf};
   int i = 0;
-  while (i < 7 && order[i] == 0) {
+  while (i < 8 && order[i] == 0) {
     ++i;
   }
   return order[i];
@@ -220,7 +234,8 @@ static member member_of(const layout_maker *b, ts_tid t) {
                   frozen ? TS_OPTIMIZER_ADAMW : ts_optimizer_of(b->deck, leaf->name, whole),
                   ts_optimizer_moments(b->deck, frozen ? INT64_MAX : ts_shape_count(whole)),
                   travel_of(b, t),
-                  how_of(b, leaf->name)};
+                  how_of(b, leaf->name),
+                  leaf->dtype == TS_F32 && ts_deck_dtype(b->deck) != TS_F32 && !ts_deck_autocasts(b->deck)};
 }
 
 static member *find_members(const layout_maker *b, int *n) {
@@ -243,9 +258,10 @@ static void end_part(ts_layout *layout, const layout_maker *b, ts_part *part, in
   cut_part(part, b->mesh, stage, how);
   bool few = part->moments != ts_optimizer_moments(b->deck, INT64_MAX);
   part->name =
-      ts_format("%s%s%s%s%s%s%s", b->graph->unit[part->unit], kind_suffix[kind],
-                travel_suffix[travel_of_part(part, b->deck)], part->optimizer == TS_OPTIMIZER_MUON ? ".muon" : "",
-                few ? ".few" : "", part->copy >= 0 ? ".tied" : "", hows[how].suffix);
+      ts_format("%s%s%s%s%s%s%s%s", b->graph->unit[part->unit], kind_suffix[kind],
+                part->work != ts_deck_dtype(b->deck) ? ".fp32" : "", travel_suffix[travel_of_part(part, b->deck)],
+                part->optimizer == TS_OPTIMIZER_MUON ? ".muon" : "", few ? ".few" : "", part->copy >= 0 ? ".tied" : "",
+                hows[how].suffix);
   part->stem = (int) strlen(part->name);
   if (hows[how].own) { /* numbered within the stage */
     ts_mesh first = *b->mesh;
@@ -267,6 +283,7 @@ static int pack_part(ts_layout *layout, const layout_maker *b, const member *m, 
                   .persistent = m->kind == PERSISTENT,
                   .optimizer = m->optimizer,
                   .moments = m->moments,
+                  .work = work_of(b->deck, m->full),
                   .first = layout->n_parameters};
   set_travel(&part, b->deck, m->travel);
   int i = 0;
@@ -319,6 +336,7 @@ ts_layout *ts_layout_at(const ts_layout *of, const ts_graph *graph, const ts_sha
                     .persistent = like->persistent,
                     .optimizer = like->optimizer,
                     .moments = like->moments,
+                    .work = like->work,
                     .wire = like->wire,
                     .gathered = like->gathered,
                     .first = like->first};

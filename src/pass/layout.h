@@ -54,10 +54,11 @@ typedef struct ts_part {
   int stem; /**< Characters of its name before that N: these are the same on all ranks. */
   int unit;
   bool trainable, persistent;
-  ts_optimizer optimizer;  /**< Of its parameters, */
-  ts_dtype moments;        /**< and the type of that one's states (pass/optimizer.h). */
-  ts_dtype wire;           /**< What its gradients travel in. */
-  ts_dtype gathered;       /**< What its values travel in, and are whole in, when they are gathered for a unit. */
+  ts_optimizer optimizer; /**< Of its parameters, */
+  ts_dtype moments;       /**< and the type of that one's states (pass/optimizer.h). */
+  ts_dtype wire;          /**< What its gradients travel in. */
+  ts_dtype work;          /**< What its values are kept in, beside masters: fp32 of what is read so in any precision. */
+  ts_dtype gathered;      /**< What its values travel in, and are whole in, when they are gathered for a unit. */
   int first, n_parameters; /**< Its parameters are consecutive in ts_layout.parameter. */
   int64_t count;           /**< Elements of the flat range, gaps included. */
   int64_t shard;           /**< Elements of the largest shard: what a rank's shard storage holds. */

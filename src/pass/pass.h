@@ -75,8 +75,13 @@ typedef void ts_pass_observer(const char *pass, const ts_graph *graph, void *use
 void ts_passes_run(ts_graph **graph, ts_pass_context *context, const char *last, ts_pass_observer *observer,
                    void *user);
 
-/** True for the product that makes the logits of generation, with what scales them: they stay fp32. Not collective. */
-bool ts_makes_logits(const ts_graph *graph, const ts_node *node);
+/** True for what is fp32 in every precision: the product that makes the logits of generation, with what scales them, and
+ * that which makes a router's. Not collective. */
+bool ts_makes_fp32(const ts_graph *graph, const ts_node *node);
+
+/** True for an input that is fp32 in every precision, while the others of the node, and what it makes, are not for
+ * that: what a router reads, and the weights of chosen experts. Not collective. */
+bool ts_reads_fp32(const ts_node *node, int input);
 
 /** The passes. Not collective. */
 ts_pass_run ts_pass_precision, ts_pass_autocast, ts_pass_shard, ts_pass_tile, ts_pass_stage, ts_pass_crossing,

@@ -34,7 +34,7 @@ static void narrow_leaves(ts_rewrite *r, const ts_node *node, ts_dtype working) 
   for (int i = 0; i < node->n_in; ++i) {
     ts_tid t = node->in[i];
     const ts_tensor *leaf = t != TS_NONE ? &r->from->tensor[t] : NULL;
-    if (leaf != NULL && is_narrowed(leaf) && r->map[t] == TS_NONE) {
+    if (leaf != NULL && is_narrowed(leaf) && !ts_reads_fp32(node, i) && r->map[t] == TS_NONE) {
       ts_rewrite_leaf(r, t, working);
     } else if (leaf != NULL && is_cast(leaf, working) && r->map[t] == TS_NONE) {
       cast_input(r, node, t, working);
@@ -63,7 +63,7 @@ static bool goes_on_in_fp32(const ts_rewrite *r, const ts_node *node) {
   bool any = false;
   for (int i = 0; i < node->n_in; ++i) {
     ts_tid t = node->in[i];
-    bool made = t != TS_NONE && r->from->tensor[t].producer != TS_NONE;
+    bool made = t != TS_NONE && r->from->tensor[t].producer != TS_NONE && !ts_reads_fp32(node, i);
     any = any || (made && r->map[t] != TS_NONE && r->to->tensor[r->map[t]].dtype == TS_F32);
   }
   return any;
@@ -117,11 +117,30 @@ static void write_fp32(ts_rewrite *r, ts_nid n, ts_dtype working) {
   }
 }
 
-bool ts_makes_logits(const ts_graph *g, const ts_node *node) {
+static bool makes_logits(const ts_graph *g, const ts_node *node) {
   ts_tid logits = ts_graph_marked(g, "logits");
   const ts_node *last = logits != TS_NONE ? ts_graph_producer(g, logits) : NULL;
   bool scales = last != NULL && last->op == TS_OP_SCALE && last->in[0] == node->out[0];
   return last == node || scales;
+}
+
+bool ts_reads_fp32(const ts_node *node, int input) {
+  enum { LOGITS, BIAS, WEIGHT = 4 };
+  return node->op == TS_OP_ROUTE                                    ? input == LOGITS || input == BIAS
+         : node->op == TS_OP_TAKE_ROWS || node->op == TS_OP_COMBINE ? input == WEIGHT
+                                                                    : false;
+}
+
+static bool feeds_router(const ts_graph *g, const ts_node *node) {
+  bool feeds = false;
+  for (ts_nid n = 0; n < g->n_nodes && node->op == TS_OP_MATMUL; ++n) {
+    feeds = feeds || (g->node[n].op == TS_OP_ROUTE && g->node[n].in[0] == node->out[0]);
+  }
+  return feeds;
+}
+
+bool ts_makes_fp32(const ts_graph *g, const ts_node *node) {
+  return makes_logits(g, node) || feeds_router(g, node);
 }
 
 void ts_pass_precision(ts_graph **graph, ts_pass_context *context) {
@@ -142,7 +161,7 @@ void ts_pass_precision(ts_graph **graph, ts_pass_context *context) {
     narrow_leaves(&r, &r.from->node[n], working);
     ts_node node = ts_rewrite_node(&r, n);
     ts_dtype *dtype = ts_attributes_dtype(&node);
-    if (dtype != NULL && !ts_makes_logits(r.from, &r.from->node[n])) {
+    if (dtype != NULL && !ts_makes_fp32(r.from, &r.from->node[n])) {
       *dtype = working;
     }
     ts_rewrite_add(&r, n, &node);

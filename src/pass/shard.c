@@ -242,7 +242,9 @@ static void localise(const writer *w, const ts_node *old, const ts_node_share *h
   if (old->op == TS_OP_DROPOUT && how->index == '*') {
     attr->dropout.length = s->length;
   }
-  if (old->op == TS_OP_VIEW) {
+  if (old->op == TS_OP_VIEW && s->spread[old->out[0]].routed) {
+    attr->view.shape.d[0] = own_rows(w).length;
+  } else if (old->op == TS_OP_VIEW) {
     attr->view.shape = part_shape(w, &s->spread[old->out[0]], attr->view.shape);
   }
   if (how->index == TS_INDEX_RUNS) {

@@ -186,7 +186,7 @@ static bool is_mixed_sum(const ts_sharding *s, const ts_node *node) {
 static void visit(ts_sharding *s, ts_nid n) {
   const ts_node *node = &s->graph->node[n];
   ts_node_share *how = &s->node[n];
-  if (visit_vocabulary(s, node, how)) {
+  if (visit_vocabulary(s, node, how) || ts_sharding_follow_routed(s, node, how)) {
     return;
   }
   bool dealt = false, rows = ts_sharding_begins_rows(s, node);

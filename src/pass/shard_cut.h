@@ -16,6 +16,7 @@
  * dimensions that hold samples and tokens together, [B][T], as [1][rows]. */
 typedef struct ts_spread {
   bool dealt, rows; /**< One of them at most. */
+  bool routed;      /**< Or rows for experts, of this rank's tokens: what the whole would be nobody has. */
   int dim;
   ts_dealt of;
 } ts_spread;
@@ -178,6 +179,11 @@ bool ts_sharding_begins_rows(const ts_sharding *sharding, const ts_node *node);
 /** Each rank does its rows. Not collective.
  * \return false: the node cannot, or an input is dealt otherwise; nothing has changed but \a how->cut. */
 bool ts_sharding_cut_by_rows(ts_sharding *sharding, const ts_node *node, ts_node_share *how);
+
+/** Where tokens are in rows each rank brings its own together by expert, and does what follows on them, until each token
+ * has its sum again; gradients of the experts are partial sums. Not collective.
+ * \return false: the node has nothing to do with that; nothing has changed. */
+bool ts_sharding_follow_routed(ts_sharding *sharding, const ts_node *node, ts_node_share *how);
 
 /** Partial sums: each rank gets its rows of the result, where rows are dealt. Not collective. */
 void ts_sharding_scatter_sums(ts_sharding *sharding, const ts_node *node, ts_node_share *how);

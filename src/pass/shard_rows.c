@@ -74,6 +74,37 @@ bool ts_sharding_cut_by_rows(ts_sharding *s, const ts_node *node, ts_node_share 
   return true;
 }
 
+/* Does the node bring together by expert the tokens that each rank has, or work on what was? */
+static bool is_routed(const ts_sharding *s, const ts_node *node) {
+  bool routed = node->op == TS_OP_DISPATCH && s->spread[node->in[0]].rows;
+  for (int i = 0; i < node->n_in; ++i) {
+    routed = routed || (node->in[i] != TS_NONE && s->spread[node->in[i]].routed);
+  }
+  const ts_shape *out = &ts_sharding_tensor(s, node->out[0])->shape;
+  bool flat = out->n == 2 && out->d[0] == s->batch * s->length && !begins_with_tokens(s, node->out[0]);
+  return routed || (node->op == TS_OP_VIEW && s->spread[node->in[0]].rows && flat);
+}
+
+bool ts_sharding_follow_routed(ts_sharding *s, const ts_node *node, ts_node_share *how) {
+  enum { PLACE = 1 };
+  if (!is_routed(s, node)) {
+    return false;
+  }
+  for (int i = 0; i < node->n_in; ++i) {
+    if (ts_sharding_is_parameter(s, node->in[i])) {
+      s->partial[node->in[i]] = true;
+    }
+  }
+  for (int i = 0; i < node->n_out; ++i) {
+    bool of_tokens = node->op == TS_OP_COMBINE || (node->op == TS_OP_DISPATCH && i == PLACE);
+    s->spread[node->out[i]] = (ts_spread){.rows = of_tokens, .routed = !of_tokens};
+  }
+  how->index = '*';
+  how->run = s->rows;
+  how->size = 1;
+  return true;
+}
+
 bool ts_sharding_begins_rows(const ts_sharding *s, const ts_node *node) {
   bool lookup = node->op == TS_OP_EMBEDDING && !s->spread[node->in[0]].dealt;
   return s->rows.size > 0 && (lookup || node->op == TS_OP_HEAD_LOSS);

@@ -42,7 +42,7 @@ static int by_alike_name(const void *a, const void *b) {
 void ts_shards_note_alike(ts_shards *shards, const ts_sharding *s, const ts_rewrite *r) {
   for (ts_tid t = 0; t < s->graph->n_tensors; ++t) {
     bool value = s->graph->tensor[t].role == TS_ROLE_VALUE && r->map[t] != TS_NONE;
-    if (value && !s->spread[t].dealt && !s->spread[t].rows) {
+    if (value && !s->spread[t].dealt && !s->spread[t].rows && !s->spread[t].routed) {
       TS_GROW(shards->alike, shards->n_alike, shards->alike_capacity);
       shards->alike[shards->n_alike++] = ts_strdup(r->to->tensor[r->map[t]].name);
     }

@@ -5,7 +5,9 @@
  * cut (graph/cut.h), and nothing has to be sent.  Gradients of parameters are so sums over the ranks, which the
  * reductions over all that share a parameter complete; the loss is that of own tokens, which the record adds up.
  *
- * Attention is told which tokens it has, and stays one node on these until pass/exchange lets it see the others. */
+ * Attention is told which tokens it has, and stays one node on these until pass/exchange lets it see the others.  Rows for
+ * experts are those of own tokens: how many follows from the shapes, and no more than one op in front and one behind knows
+ * whose they are. */
 #include "pass/shard_tokens.h"
 
 #include "base/memory.h"
@@ -65,10 +67,30 @@ static bool reads_tokens(const cutter *c, const ts_node *node) {
   return reads;
 }
 
+/* The same of what brings tokens together by expert, and back. */
+static bool follow_rows(cutter *c, const ts_node *node) {
+  enum { PLACE = 1 };
+  if (node->op == TS_OP_DISPATCH) {
+    c->cut[node->out[PLACE]] = true;
+  } else if (node->op == TS_OP_COMBINE) {
+    c->cut[node->out[0]] = true;
+  }
+  return node->op == TS_OP_DISPATCH || node->op == TS_OP_TAKE_ROWS || node->op == TS_OP_COMBINE;
+}
+
+/* Does a view put the tokens of all samples in one dimension, the first? */
+static bool is_flat(const cutter *c, const ts_node *view) {
+  const ts_shape *shape = &view->attr.view.shape;
+  return shape->n == 2 && c->length > 1 && shape->d[0] == c->batch * c->length;
+}
+
 /* Which outputs of a node that reads tokens have them.  \return what is in the way, NULL for nothing. */
 static const char *follow_node(cutter *c, const ts_node *old) {
   if (old->op == TS_OP_ATTENTION || old->op == TS_OP_DROPOUT) {
     c->cut[old->out[0]] = true;
+    return NULL;
+  }
+  if (follow_rows(c, old) || (old->op == TS_OP_VIEW && is_flat(c, old))) {
     return NULL;
   }
   if (old->op != TS_OP_VIEW) {
@@ -90,6 +112,8 @@ static void cut_node(cutter *c, const ts_node *old, ts_attr *attr) {
     attr->attention.queries = attr->attention.keys = c->tokens;
   } else if (old->op == TS_OP_DROPOUT) {
     attr->dropout.tokens = c->tokens;
+  } else if (old->op == TS_OP_VIEW && is_flat(c, old)) {
+    attr->view.shape.d[0] = c->batch * c->own;
   } else if (old->op == TS_OP_VIEW) {
     attr->view.shape.d[1] = c->own;
   }

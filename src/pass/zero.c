@@ -25,7 +25,7 @@
 /* ---- storage ---- */
 
 static ts_dtype dtype_of(const ts_zero *z, const ts_part *part, const ts_state_info *info) {
-  return info->dtype == TS_WORKING   ? z->work
+  return info->dtype == TS_WORKING   ? part->work
          : info->dtype == TS_SUMS    ? z->accumulate
          : info->dtype == TS_MOMENTS ? part->moments
                                      : (ts_dtype) info->dtype;
@@ -100,7 +100,7 @@ static void emit_gather(ts_zero *z, ts_site at, ts_bucket *b) {
 /* This rank's shard as it travels. */
 static ts_tid shard_to_gather(const ts_zero *z, ts_site at, int index) {
   const ts_part *part = &z->layout->part[index];
-  if (part->gathered == z->work) {
+  if (part->gathered == part->work) {
     return z->part[index].param;
   }
   char *name = ts_format("%s.shard.%s", part->name, ts_dtype_name(part->gathered));

@@ -25,7 +25,7 @@ static void find_states(ts_zero *z, const ts_zero_share *share, ts_update_inputs
 static ts_zero_share share_of(ts_zero *z, int index) {
   const ts_part *part = &z->layout->part[index];
   const ts_part_state *s = &z->part[index];
-  bool whole = ts_zero_stage(z, part) == 0, has_master = ts_deck_has_masters(z->context->deck);
+  bool whole = ts_zero_stage(z, part) == 0, has_master = ts_deck_has_masters(z->context->deck) && part->work != TS_F32;
   bool window = !whole && !ts_zero_parameter_is_sharded(z, part);
   ts_tid working = window ? ts_zero_my_window(site(z), part, s->param) : s->param;
   return (ts_zero_share){.part = index,
@@ -151,7 +151,7 @@ static void gather_bucket(ts_zero *z, ts_site at, ts_bucket *b) {
 static void gather_updated(ts_zero *z, ts_buckets *buckets, int part) {
   ts_tid updated = z->part[part].updated;
   if (updated != TS_NONE) {
-    ts_bucket_add(z, site(z), buckets, part, updated, z->work,
+    ts_bucket_add(z, site(z), buckets, part, updated, z->layout->part[part].work,
                   z->context->deck->zero_optimization.allgather_bucket_size, INT64_MAX, gather_bucket);
   }
 }

@@ -1,0 +1,105 @@
+/* The experts of a layer: a router chooses some for each token, rows are brought together by expert, three products with
+ * a matrix for each expert make an MLP, and each token gets the weighted sum of its rows (Shazeer et al. 2017, Fedus et
+ * al. 2021; without capacities, Gale et al. 2022). */
+#include "model/parts.h"
+
+#include "ops/build.h"
+
+_Static_assert((int) TS_DECK_MOST_EXPERTS == (int) TS_MOST_EXPERTS, "what decks may have, ops take");
+_Static_assert((int) TS_DECK_MOST_CHOSEN == (int) TS_MOST_CHOSEN, "what decks may have, ops take");
+
+/* Where the rows of tokens are. */
+typedef struct routed {
+  ts_tid weight;              /* [...][k] */
+  ts_tid order, place, first; /* of DISPATCH */
+} routed;
+
+/* A node UNIT.part.base. */
+static ts_tid add(ts_model_builder *b, ts_op op, const char *part, const char *base, int n_in, const ts_tid *in,
+                  ts_attr attr) {
+  return ts_graph_add(b->base.at, &(ts_node){.op = op,
+                                             .name = ts_model_name_of(b, ts_model_inside(part, base).text).text,
+                                             .n_in = n_in,
+                                             .in = in,
+                                             .attr = attr,
+                                             .beta = TS_NONE});
+}
+
+/* Weights and places from logits of E experts, and a bias or TS_NONE. */
+static routed dispatch(ts_model_builder *b, const char *part, ts_tid logits, ts_tid bias, ts_attr how,
+                       int64_t experts) {
+  const ts_tid in[] = {logits, bias};
+  ts_tid weight = add(b, TS_OP_ROUTE, part, "route", bias != TS_NONE ? 2 : 1, in, how), chosen = weight + 1;
+  ts_tid order = add(b, TS_OP_DISPATCH, part, "dispatch", 1, &chosen, (ts_attr){.experts = {.n = (int) experts}});
+  return (routed){weight, order, order + 1, order + 2};
+}
+
+static ts_tid combine(ts_model_builder *b, const char *part, ts_tid y, const routed *to) {
+  const ts_tid in[] = {y, to->order, to->place, to->first, to->weight};
+  return add(b, TS_OP_COMBINE, part, "combine", 5, in, (ts_attr){0});
+}
+
+/* ---- those that are chosen ---- */
+
+static routed route(ts_model_builder *b, ts_tid x) {
+  const ts_deck_model *m = b->model;
+  const ts_family *f = b->family;
+  ts_tid logits = ts_model_linear(b, f->router, x, m->num_experts, false, true);
+  const ts_attr how = {.route = {.k = (int) m->num_experts_per_tok,
+                                 .groups = (int) m->n_group,
+                                 .top_groups = (int) m->topk_group,
+                                 .sigmoid = f->router_sigmoid,
+                                 .normalize = f->router_normalizes || m->norm_topk_prob,
+                                 .scale = (float) m->routed_scaling_factor}};
+  ts_tid bias = f->router_bias != NULL ? ts_model_router_bias(b) : TS_NONE;
+  return dispatch(b, f->router, logits, bias, how, m->num_experts);
+}
+
+/* Rows times the matrices [E][out][in] of a stack. */
+static ts_tid multiply(ts_model_builder *b, const char *name, ts_tid rows, int64_t out, const routed *to) {
+  ts_shape shape = TS_SHAPE(b->model->num_experts, out, ts_builder_width(&b->base, rows));
+  const ts_tid in[] = {rows, ts_model_stack(b, ts_model_inside(b->family->experts, name).text, shape), to->first};
+  return add(b, TS_OP_GROUPED, b->family->experts, name, 3, in,
+             (ts_attr){.matmul = {.transpose_b = true, .dtype = TS_F32}});
+}
+
+static ts_tid think(ts_model_builder *b, ts_tid x) {
+  const ts_family *f = b->family;
+  int64_t inner = b->model->moe_intermediate_size;
+  routed to = route(b, x);
+  const ts_tid in[] = {x, to.order, to.place, to.first};
+  ts_tid rows = add(b, TS_OP_TAKE_ROWS, f->experts, "rows", 4, in, (ts_attr){0});
+  ts_tid gate = multiply(b, f->expert_gate, rows, inner, &to), up = multiply(b, f->expert_up, rows, inner, &to);
+  ts_model_name act = ts_model_name_of(b, ts_model_inside(f->experts, "act").text);
+  ts_tid y = ts_build_glu(b->base.at, act.text, gate, up, ts_model_activation(b));
+  return combine(b, f->experts, multiply(b, f->expert_down, y, b->model->hidden_size, &to), &to);
+}
+
+/* ---- the one that all tokens go through ---- */
+
+/* Times the sigmoid of a logit: as the rows of one expert, which all tokens choose with this weight. */
+static ts_tid scale_shared(ts_model_builder *b, ts_tid x, ts_tid y) {
+  const char *part = b->family->shared_expert_gate;
+  ts_tid logits = ts_model_linear(b, part, x, 1, false, true);
+  routed to = dispatch(b, part, logits, TS_NONE, (ts_attr){.route = {.k = 1, .sigmoid = true, .scale = 1}}, 1);
+  const ts_shape *shape = &b->base.at.graph->tensor[y].shape;
+  ts_shape rows = TS_SHAPE(ts_shape_rows(shape), shape->d[shape->n - 1]);
+  ts_model_name name = ts_model_name_of(b, ts_model_inside(part, "rows").text);
+  return combine(b, part, ts_build_view(b->base.at, name.text, y, 0, rows), &to);
+}
+
+static ts_tid add_shared(ts_model_builder *b, ts_tid x, ts_tid y) {
+  const ts_family *f = b->family;
+  const ts_deck_model *m = b->model;
+  int64_t inner = m->shared_expert_intermediate_size + m->n_shared_experts * m->moe_intermediate_size;
+  if (f->shared_expert == NULL || inner == 0) {
+    return y;
+  }
+  ts_tid shared = ts_model_mlp(b, f->shared_expert, x, inner);
+  shared = f->shared_expert_gate != NULL ? scale_shared(b, x, shared) : shared;
+  return ts_model_add(b, ts_model_inside(f->shared_expert, "add").text, y, shared);
+}
+
+ts_tid ts_model_experts(ts_model_builder *b, ts_tid x) {
+  return add_shared(b, x, think(b, x));
+}
