@@ -1,6 +1,6 @@
-/* Products of each expert's rows with its matrix, and the gradients of these matrices.  How many rows an expert has only
- * the device knows: of as many blocks as there can be tiles each finds its own, or nothing to do.  A sum goes over all of
- * k in order in one block, so a row's bits do not depend on other rows.
+/* Products of each expert's rows with its matrix, and the gradients of these matrices.  How many rows an expert has
+ * only the device knows: of as many blocks as there can be tiles each finds its own, or nothing to do.  A sum goes over
+ * all of k in order in one block, so a row's bits do not depend on other rows.
  *
  * Tensor cores (mma.m16n8k16, four stages of copies ahead) where rows of 16-bit elements are whole vectors of 16 bytes;
  * else, and for fp32, a plain kernel.  2 M C F flops; x once for each 128 columns of the result, w once for each 128
@@ -44,7 +44,7 @@ static __device__ int first_tile(const problem &p, int expert, int size) {
   return p.first[expert] / size + expert;
 }
 
-static __device__ int expert_of(const problem &p, int tile, int size) {
+static __device__ int expert_of_tile(const problem &p, int tile, int size) {
   int low = 0, high = p.experts;
   while (low < high) {
     int middle = (low + high + 1) / 2;
@@ -61,7 +61,7 @@ static __device__ int expert_of(const problem &p, int tile, int size) {
 static __device__ share share_of_rows(const problem &p, int size, bool along) {
   int across = (p.columns + size - 1) / size, tile = (int) (blockIdx.x / across),
       column = (int) (blockIdx.x % across) * size;
-  int expert = expert_of(p, tile, size);
+  int expert = expert_of_tile(p, tile, size);
   int64_t row = p.first[expert] + (int64_t) (tile - first_tile(p, expert, size)) * size;
   int64_t end = expert < p.experts ? p.first[expert + 1] : p.rows;
   int64_t w = (int64_t) expert * p.columns * p.inner;
@@ -95,7 +95,7 @@ static __device__ share share_of_matrix(const problem &p, int size) {
           true};
 }
 
-template <bool A_ALONG, bool B_ALONG> static __device__ share share_of(const problem &p, int size) {
+template <bool A_ALONG, bool B_ALONG> static __device__ share share_of_block(const problem &p, int size) {
   return A_ALONG ? share_of_rows(p, size, B_ALONG) : share_of_matrix(p, size);
 }
 
@@ -120,7 +120,7 @@ template <int N> static __device__ void put(const problem &p, int64_t at, float 
 
 /* Begin to copy the k from `at` on of `extent` rows; zeros where there is nothing. */
 template <bool ALONG, typename T>
-static __device__ __forceinline__ void load_tile(T *tile, const T *from, int stride, int extent, int at, int k) {
+static __device__ __forceinline__ void copy_operand(T *tile, const T *from, int stride, int extent, int at, int k) {
   constexpr int vectors = (ALONG ? DEPTH : ROWS) / 8, row_size = ALONG ? ALONG_ROW : DOWN_ROW;
 #pragma unroll
   for (int i = 0; i < ROWS * DEPTH / 8 / THREADS; ++i) {
@@ -157,7 +157,7 @@ static __device__ __forceinline__ void load_right(uint32_t r[4], const T *tile, 
 }
 
 template <bool A_ALONG, bool B_ALONG, typename T>
-static __device__ __forceinline__ void add_product(float (*sum)[WARP_N][4], const T *a, const T *b, int m, int n) {
+static __device__ __forceinline__ void add_tile_product(float (*sum)[WARP_N][4], const T *a, const T *b, int m, int n) {
 #pragma unroll
   for (int k = 0; k < DEPTH; k += 16) {
     uint32_t left[WARP_M][4], right[WARP_N / 2][4];
@@ -203,7 +203,7 @@ static __device__ __forceinline__ void put_tile(const problem &p, const share &s
 }
 
 template <bool A_ALONG, bool B_ALONG> constexpr size_t shared_bytes(void) {
-  constexpr size_t tiles = STAGES * (tile_size<A_ALONG> + tile_size<B_ALONG>) * sizeof(uint16_t),
+  constexpr size_t tiles = STAGES * (tile_size<A_ALONG> + tile_size<B_ALONG>) *sizeof(uint16_t),
                    result = ROWS * RESULT_ROW * sizeof(float);
   return tiles > result ? tiles : result;
 }
@@ -211,14 +211,13 @@ template <bool A_ALONG, bool B_ALONG> constexpr size_t shared_bytes(void) {
 template <typename T, bool A_ALONG, bool B_ALONG>
 __global__ void __launch_bounds__(THREADS, 2) grouped_tiles(const __grid_constant__ problem p) {
   TS_SHARED_DYNAMIC(T, memory);
-  share s = share_of<A_ALONG, B_ALONG>(p, ROWS);
+  share s = share_of_block<A_ALONG, B_ALONG>(p, ROWS);
   if (!s.any) {
     return;
   }
   T *a_tile = memory, *b_tile = memory + STAGES * tile_size<A_ALONG>;
   const T *a = (const T *) p.a + s.a, *b = (const T *) p.b + s.b;
-  int warp = (int) (threadIdx.x / TS_WARP), m = warp / WARPS_ACROSS * 16 * WARP_M,
-      n = warp % WARPS_ACROSS * 8 * WARP_N;
+  int warp = (int) (threadIdx.x / TS_WARP), m = warp / WARPS_ACROSS * 16 * WARP_M, n = warp % WARPS_ACROSS * 8 * WARP_N;
   float sum[WARP_M][WARP_N][4];
 #pragma unroll
   for (int i = 0; i < WARP_M * WARP_N * 4; ++i) {
@@ -227,8 +226,8 @@ __global__ void __launch_bounds__(THREADS, 2) grouped_tiles(const __grid_constan
   int steps = (s.k + DEPTH - 1) / DEPTH;
   for (int i = 0; i < STAGES - 1; ++i) {
     if (i < steps) {
-      load_tile<A_ALONG>(a_tile + i * tile_size<A_ALONG>, a, s.a_stride, s.m, i * DEPTH, s.k);
-      load_tile<B_ALONG>(b_tile + i * tile_size<B_ALONG>, b, s.b_stride, s.n, i * DEPTH, s.k);
+      copy_operand<A_ALONG>(a_tile + i * tile_size<A_ALONG>, a, s.a_stride, s.m, i * DEPTH, s.k);
+      copy_operand<B_ALONG>(b_tile + i * tile_size<B_ALONG>, b, s.b_stride, s.n, i * DEPTH, s.k);
     }
     ts_copy_commit();
   }
@@ -237,11 +236,12 @@ __global__ void __launch_bounds__(THREADS, 2) grouped_tiles(const __grid_constan
     __syncthreads();
     int next = i + STAGES - 1, to = next % STAGES, from = i % STAGES;
     if (next < steps) {
-      load_tile<A_ALONG>(a_tile + to * tile_size<A_ALONG>, a, s.a_stride, s.m, next * DEPTH, s.k);
-      load_tile<B_ALONG>(b_tile + to * tile_size<B_ALONG>, b, s.b_stride, s.n, next * DEPTH, s.k);
+      copy_operand<A_ALONG>(a_tile + to * tile_size<A_ALONG>, a, s.a_stride, s.m, next * DEPTH, s.k);
+      copy_operand<B_ALONG>(b_tile + to * tile_size<B_ALONG>, b, s.b_stride, s.n, next * DEPTH, s.k);
     }
     ts_copy_commit();
-    add_product<A_ALONG, B_ALONG>(sum, a_tile + from * tile_size<A_ALONG>, b_tile + from * tile_size<B_ALONG>, m, n);
+    add_tile_product<A_ALONG, B_ALONG>(sum, a_tile + from * tile_size<A_ALONG>, b_tile + from * tile_size<B_ALONG>, m,
+                                       n);
   }
   ts_copy_wait<0>();
   put_tile(p, s, (float *) memory, sum, m, n);
@@ -261,9 +261,9 @@ static __device__ __forceinline__ void read_tile(float *tile, const T *from, int
 
 template <typename T, bool A_ALONG, bool B_ALONG>
 __global__ void __launch_bounds__(THREADS, 2) grouped_plain(const __grid_constant__ problem p) {
-  TS_SHARED(float, a_tile, PLAIN_DEPTH * PLAIN);
-  TS_SHARED(float, b_tile, PLAIN_DEPTH * PLAIN);
-  share s = share_of<A_ALONG, B_ALONG>(p, PLAIN);
+  TS_SHARED(float, a_tile, PLAIN_DEPTH *PLAIN);
+  TS_SHARED(float, b_tile, PLAIN_DEPTH *PLAIN);
+  share s = share_of_block<A_ALONG, B_ALONG>(p, PLAIN);
   if (!s.any) {
     return;
   }
@@ -294,19 +294,19 @@ __global__ void __launch_bounds__(THREADS, 2) grouped_plain(const __grid_constan
 
 /* ---- launches ---- */
 
-static unsigned blocks_of(const problem &p, int size) {
+static unsigned blocks_of_problem(const problem &p, int size) {
   int64_t down = p.dw ? p.experts * (int64_t) ts_blocks(p.inner, size) : p.rows / size + p.experts + 1;
   return ts_blocks(down * ts_blocks(p.columns, size), 1);
 }
 
 template <typename T, bool A_ALONG, bool B_ALONG> static void launch_plain(const ts_kernel_call *call, problem p) {
-  ts_launch(grouped_plain<T, A_ALONG, B_ALONG>, blocks_of(p, PLAIN), THREADS, 0, ts_call_stream(call), p);
+  ts_launch(grouped_plain<T, A_ALONG, B_ALONG>, blocks_of_problem(p, PLAIN), THREADS, 0, ts_call_stream(call), p);
 }
 
 template <typename T, bool A_ALONG, bool B_ALONG> static void launch_tiles(const ts_kernel_call *call, problem p) {
   const void *pointer[] = {p.a, p.b, p.out, p.prior};
   if (ts_is_wide<T>(p.inner, pointer, 4) && p.columns % ts_lanes<T> == 0) {
-    ts_launch(grouped_tiles<T, A_ALONG, B_ALONG>, blocks_of(p, ROWS), THREADS, shared_bytes<A_ALONG, B_ALONG>(),
+    ts_launch(grouped_tiles<T, A_ALONG, B_ALONG>, blocks_of_problem(p, ROWS), THREADS, shared_bytes<A_ALONG, B_ALONG>(),
               ts_call_stream(call), p);
   } else {
     launch_plain<T, A_ALONG, B_ALONG>(call, p);
@@ -316,14 +316,9 @@ template <typename T, bool A_ALONG, bool B_ALONG> static void launch_tiles(const
 /* fp32 has no tensor cores of its own accuracy. */
 template <bool A_ALONG, bool B_ALONG> static void launch_for(const ts_kernel_call *call, problem p) {
   switch (ts_call_in(call, 0)->dtype) {
-  case TS_F32:
-    launch_plain<float, A_ALONG, B_ALONG>(call, p);
-    break;
-  case TS_BF16:
-    launch_tiles<ts_bf16, A_ALONG, B_ALONG>(call, p);
-    break;
-  default:
-    launch_tiles<ts_f16, A_ALONG, B_ALONG>(call, p);
+    case TS_F32: launch_plain<float, A_ALONG, B_ALONG>(call, p); break;
+    case TS_BF16: launch_tiles<ts_bf16, A_ALONG, B_ALONG>(call, p); break;
+    default: launch_tiles<ts_f16, A_ALONG, B_ALONG>(call, p);
   }
 }
 

@@ -1,6 +1,8 @@
 /* Routing of tokens to experts: a warp a token, whose lanes have every 32nd expert, each its own in shared memory.
  *
- * Bytes: a token's logits are read once, and in the gradient once more. */
+ * Bytes: a token's logits are read once, and in the gradient once more.
+ *
+ * What experts got, and the loss of it: sums in fp64 over blocks of tokens, added in order. */
 #include "cuda/kernel.cuh"
 
 enum { WARPS = 4, THREADS = WARPS * TS_WARP };
@@ -208,7 +210,266 @@ static void route_dx_launch(const ts_kernel_call *call) {
             (const int32_t *) call->in[2], ts_call_prior<float>(call, 0), r);
 }
 
+/* ---- what experts got ---- */
+
+enum { IGNORED = -100, LOADS_BLOCK = 64, ADD_THREADS = 128 };
+
+struct loads {
+  routing r;
+  int64_t groups, length, first;
+  int64_t width; /* 2 experts + 2 */
+};
+
+static __host__ __device__ __forceinline__ int64_t first_token_of_group(const loads &l, int64_t group) {
+  int64_t at = group * l.length - l.first;
+  return at < 0 ? 0 : at < l.r.tokens ? at : l.r.tokens;
+}
+
+/* Blocks of a group's tokens: so many that there is room for all. */
+static __host__ __device__ __forceinline__ int64_t first_block_of_group(const loads &l, int64_t group) {
+  return first_token_of_group(l, group) / LOADS_BLOCK + group;
+}
+
+/* Scores of this lane's experts, and of the token 1 / their sum and logsumexp of its logits, in all lanes. */
+static __device__ __forceinline__ float warp_shares(const loads &l, const float *x, float *score, float *log_sum,
+                                                    int lane) {
+  float most = -INFINITY, sum = 0, powers = 0;
+  for (int e = lane; e < l.r.experts; e += TS_WARP) {
+    most = fmaxf(most, x[e]);
+  }
+  most = ts_warp_max(most);
+  for (int e = lane; e < l.r.experts; e += TS_WARP) {
+    float power = expf(x[e] - most);
+    score[e] = l.r.sigmoid ? 1.0f / (1.0f + expf(-x[e])) : power;
+    sum += score[e];
+    powers += power;
+  }
+  *log_sum = most + logf(ts_warp_sum(powers));
+  return 1.0f / ts_warp_sum(sum);
+}
+
+static __device__ __forceinline__ int64_t group_of_block(const loads &l, int64_t block) {
+  int64_t low = 0, high = l.groups - 1;
+  while (low < high) {
+    int64_t middle = (low + high + 1) / 2;
+    if (first_block_of_group(l, middle) <= block) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
+
+/* Partial sums of a block of tokens: a warp finds the shares of a token, then threads add those of their experts. */
+__global__ void __launch_bounds__(THREADS)
+    loads_blocks(double *__restrict__ partial, const float *__restrict__ logits, const int32_t *__restrict__ chosen,
+                 const int32_t *__restrict__ label, int k, loads l) {
+  TS_SHARED_DYNAMIC(float, share); /* [WARPS][experts] */
+  TS_SHARED(float, squares, WARPS);
+  TS_SHARED(int, counted, WARPS);
+  int warp = (int) threadIdx.x / TS_WARP, lane = (int) threadIdx.x % TS_WARP, n = l.r.experts;
+  int64_t group = group_of_block(l, blockIdx.x), end = first_token_of_group(l, group + 1);
+  int64_t begin =
+      first_token_of_group(l, group) + ((int64_t) blockIdx.x - first_block_of_group(l, group)) * LOADS_BLOCK;
+  double *to = partial + (int64_t) blockIdx.x * l.width;
+  for (int64_t i = threadIdx.x; i < l.width; i += THREADS) {
+    to[i] = 0;
+  }
+  end = end < begin + LOADS_BLOCK ? end : begin + LOADS_BLOCK;
+  for (int64_t at = begin; at < end; at += WARPS) {
+    int64_t t = at + warp;
+    bool counts = t < end && label[t] != IGNORED;
+    __syncthreads();
+    if (counts) {
+      float log_sum, by = warp_shares(l, logits + t * n, share + warp * n, &log_sum, lane);
+      for (int e = lane; e < n; e += TS_WARP) {
+        share[warp * n + e] *= by;
+      }
+      squares[warp] = log_sum * log_sum;
+    }
+    counted[warp] = counts;
+    __syncthreads();
+    for (int w = 0; w < WARPS; ++w) {
+      if (!counted[w]) {
+        continue;
+      }
+      for (int e = (int) threadIdx.x; e < n; e += THREADS) {
+        const int32_t *mine = chosen + (at + w) * k;
+        int times = 0;
+        for (int j = 0; j < k; ++j) {
+          times += mine[j] == e;
+        }
+        to[e] += times;
+        to[n + e] += share[w * n + e];
+      }
+      if (threadIdx.x == 0) {
+        to[2 * n] += squares[w];
+        to[2 * n + 1] += 1;
+      }
+    }
+  }
+}
+
+/* The sums of a group's blocks, in order; a thread a number. */
+__global__ void __launch_bounds__(ADD_THREADS)
+    loads_groups(float *__restrict__ y, const double *__restrict__ partial, loads l) {
+  int64_t i = (int64_t) blockIdx.x * ADD_THREADS + threadIdx.x;
+  if (i >= l.groups * l.width) {
+    return;
+  }
+  int64_t group = i / l.width,
+          blocks =
+              (first_token_of_group(l, group + 1) - first_token_of_group(l, group) + LOADS_BLOCK - 1) / LOADS_BLOCK;
+  const double *from = partial + first_block_of_group(l, group) * l.width + i % l.width;
+  double sum = 0;
+  for (int64_t b = 0; b < blocks; ++b) {
+    sum += from[b * l.width];
+  }
+  y[i] = (float) sum;
+}
+
+/* d share_i / d logit_e = share_e (1 or 1 - s_e) ((i == e) - share_i); d logsumexp^2 = 2 logsumexp softmax. */
+__global__ void __launch_bounds__(THREADS)
+    loads_dx_tokens(float *dx, const float *__restrict__ dloads, const float *__restrict__ logits,
+                    const int32_t *__restrict__ label, ts_prior<float> prior, loads l) {
+  TS_SHARED_DYNAMIC(float, all); /* [WARPS][experts] */
+  int warp = (int) threadIdx.x / TS_WARP, lane = (int) threadIdx.x % TS_WARP, n = l.r.experts;
+  int64_t token = (int64_t) blockIdx.x * WARPS + warp;
+  if (token >= l.r.tokens) {
+    return;
+  }
+  float *score = all + warp * n, log_sum, flow = 0;
+  const float *x = logits + token * n, *d = dloads + (l.first + token) / l.length * l.width;
+  bool counts = label[token] != IGNORED;
+  float by = warp_shares(l, x, score, &log_sum, lane), dz = counts ? d[2 * n] : 0.0f;
+  for (int e = lane; e < n; e += TS_WARP) {
+    flow += score[e] * by * d[n + e];
+  }
+  flow = ts_warp_sum(flow);
+  float beta = ts_prior_beta(prior);
+  for (int e = lane; e < n; e += TS_WARP) {
+    float inner = l.r.sigmoid ? 1.0f - score[e] : 1.0f;
+    float value = counts ? score[e] * by * inner * (d[n + e] - flow) : 0.0f;
+    value += dz != 0.0f ? dz * 2.0f * log_sum * expf(x[e] - log_sum) : 0.0f;
+    int64_t at = token * n + e;
+    ts_add_prior<1>(&value, prior, beta, at);
+    dx[at] = value;
+  }
+}
+
+static loads loads_of_call(const ts_graph *graph, const ts_node *node, int logits) {
+  const ts_tensor *x = &graph->tensor[node->in[logits]];
+  int64_t experts = ts_columns_of(x);
+  routing r = {experts > 0 ? ts_shape_count(&x->shape) / experts : 0,
+               (int) experts,
+               0,
+               1,
+               0,
+               node->attr.loads.sigmoid,
+               false,
+               1};
+  return {r, node->attr.loads.groups, node->attr.loads.length, node->attr.loads.first, 2 * experts + 2};
+}
+
+static size_t loads_set_up(const ts_target *, const ts_graph *graph, const ts_node *node, void **) {
+  loads l = loads_of_call(graph, node, 0);
+  return (size_t) (first_block_of_group(l, l.groups) * l.width) * sizeof(double);
+}
+
+static void loads_launch(const ts_kernel_call *call) {
+  loads l = loads_of_call(call->graph, call->node, 0);
+  ts_launch(loads_blocks, ts_blocks(first_block_of_group(l, l.groups), 1), THREADS,
+            (size_t) l.r.experts * WARPS * sizeof(float), ts_call_stream(call), (double *) call->workspace,
+            (const float *) call->in[0], (const int32_t *) call->in[1], (const int32_t *) call->in[2],
+            (int) ts_columns_of(ts_call_in(call, 1)), l);
+  ts_launch(loads_groups, ts_blocks(l.groups * l.width, ADD_THREADS), ADD_THREADS, 0, ts_call_stream(call),
+            (float *) call->out[0], (const double *) call->workspace, l);
+}
+
+static void loads_dx_launch(const ts_kernel_call *call) {
+  loads l = loads_of_call(call->graph, call->node, 1);
+  ts_launch(loads_dx_tokens, ts_blocks(l.r.tokens, WARPS), THREADS, (size_t) l.r.experts * WARPS * sizeof(float),
+            ts_call_stream(call), (float *) call->out[0], (const float *) call->in[0], (const float *) call->in[1],
+            (const int32_t *) call->in[2], ts_call_prior<float>(call, 0), l);
+}
+
+/* ---- balance: few numbers, one warp ---- */
+
+struct balance {
+  int64_t groups, width;
+  double aux, z; /* aux: times E / layers */
+};
+
+/* f . p of a group, in all lanes. */
+static __device__ __forceinline__ double dot_of_group(const float *all, int64_t experts, int lane) {
+  double dot = 0;
+  for (int64_t e = lane; e < experts; e += TS_WARP) {
+    dot += (double) all[e] * all[experts + e];
+  }
+  return ts_warp_sum(dot);
+}
+
+__global__ void __launch_bounds__(TS_WARP)
+    balance_loss(double *__restrict__ y, const float *__restrict__ all, const float *__restrict__ own, balance b) {
+  int64_t experts = b.width / 2 - 1;
+  double sum = 0;
+  for (int64_t g = 0; g < b.groups; ++g, all += b.width, own += b.width) {
+    double n = all[b.width - 1], dot = dot_of_group(all, experts, (int) threadIdx.x);
+    sum += n > 0 ? own[b.width - 1] * (b.aux / (n * n) * dot + b.z * all[b.width - 2] / n) : 0.0;
+  }
+  if (threadIdx.x == 0) {
+    *y = sum;
+  }
+}
+
+__global__ void __launch_bounds__(ADD_THREADS)
+    balance_loss_dx(float *__restrict__ y, const float *__restrict__ seed, const float *__restrict__ all, balance b) {
+  int64_t i = (int64_t) blockIdx.x * ADD_THREADS + threadIdx.x;
+  if (i >= b.groups * b.width) {
+    return;
+  }
+  int64_t experts = b.width / 2 - 1, at = i % b.width;
+  double n = all[i - at + b.width - 1];
+  bool share = at >= experts && at < 2 * experts;
+  y[i] = share               ? (n > 0 ? (float) (*seed * b.aux / n * all[i - experts]) : 0.0f)
+         : at == b.width - 2 ? (float) (*seed * b.z)
+                             : 0.0f;
+}
+
+static balance balance_of(const ts_kernel_call *call, int loads) {
+  const ts_shape *x = &ts_call_in(call, loads)->shape;
+  double experts = (double) (x->d[1] / 2 - 1);
+  return {x->d[0], x->d[1], (double) call->node->attr.balance.aux * experts / call->node->attr.balance.layers,
+          (double) call->node->attr.balance.z};
+}
+
+static void balance_loss_launch(const ts_kernel_call *call) {
+  ts_launch(balance_loss, 1, TS_WARP, 0, ts_call_stream(call), (double *) call->out[0], (const float *) call->in[0],
+            (const float *) call->in[1], balance_of(call, 0));
+}
+
+static void balance_loss_dx_launch(const ts_kernel_call *call) {
+  balance b = balance_of(call, 1);
+  ts_launch(balance_loss_dx, ts_blocks(b.groups * b.width, ADD_THREADS), ADD_THREADS, 0, ts_call_stream(call),
+            (float *) call->out[0], (const float *) call->in[0], (const float *) call->in[1], b);
+}
+
 const ts_kernel *ts_cuda_route(ts_op op) {
-  static const ts_kernel none = {}, forward = {NULL, route_launch, NULL}, backward = {NULL, route_dx_launch, NULL};
-  return op == TS_OP_ROUTE ? &forward : op == TS_OP_ROUTE_DX ? &backward : &none;
+  static const ts_kernel none = {};
+  static const struct {
+    ts_op op;
+    ts_kernel kernel;
+  } rows[] = {{TS_OP_ROUTE, {NULL, route_launch, NULL}},
+              {TS_OP_ROUTE_DX, {NULL, route_dx_launch, NULL}},
+              {TS_OP_ROUTE_LOADS, {loads_set_up, loads_launch, NULL}},
+              {TS_OP_ROUTE_LOADS_DX, {NULL, loads_dx_launch, NULL}},
+              {TS_OP_BALANCE_LOSS, {NULL, balance_loss_launch, NULL}},
+              {TS_OP_BALANCE_LOSS_DX, {NULL, balance_loss_dx_launch, NULL}}};
+  for (const auto &row : rows) {
+    if (row.op == op) {
+      return &row.kernel;
+    }
+  }
+  return &none;
 }

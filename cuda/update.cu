@@ -36,9 +36,11 @@ static __global__ void __launch_bounds__(THREADS)
   double factor = *static_tokens / sum[TS_RECORD_VALID] / by, norm = factor * sqrt(squares);
   double most = (double) *max_norm, clip = most > 0 ? fmin(1.0, most / (norm + 1e-6)) : 1.0;
   float by_all = (float) (factor * clip);
-  bool finite = isfinite(sum[TS_RECORD_LOSS]) && isfinite(norm) && isfinite(by_all);
+  double loss = sum[TS_RECORD_LOSS] + sum[TS_RECORD_BALANCE];
+  bool finite = isfinite(loss) && isfinite(norm) && isfinite(by_all);
   bool some = sum[TS_RECORD_VALID] > 0, overflow = some && !finite, bad = !some || (overflow && !keep_nonfinite);
-  summary[TS_SUMMARY_LOSS] = sum[TS_RECORD_LOSS];
+  summary[TS_SUMMARY_LOSS] = loss;
+  summary[TS_SUMMARY_BALANCE] = sum[TS_RECORD_BALANCE];
   summary[TS_SUMMARY_VALID] = sum[TS_RECORD_VALID];
   summary[TS_SUMMARY_NORM] = norm;
   for (int i = 0; i < TS_N_FLAGS; ++i) {

@@ -26,7 +26,7 @@ static size_t bytes_of(const ts_safetensor *t) {
 }
 
 /* A tensor whose data begins at an offset, and the offset behind it. */
-static void add_entry(const ts_safetensor *t, size_t *offset, ts_text *to) {
+static void add_tensor_entry(const ts_safetensor *t, size_t *offset, ts_text *to) {
   ts_text_add(to, ",");
   ts_text_add_json(to, t->name);
   ts_text_add(to, ":{\"dtype\":\"%s\",\"shape\":[", dtype_names[t->dtype]);
@@ -41,8 +41,9 @@ static void add_entry(const ts_safetensor *t, size_t *offset, ts_text *to) {
 static void add_stack(const ts_safetensor *t, size_t *offset, ts_text *to) {
   for (int64_t e = 0; e < t->shape[0]; ++e) {
     char *name = ts_stack_name(t->name, e);
-    add_entry(&(ts_safetensor){.name = name, .dtype = t->dtype, .n_dims = 2, .shape = {t->shape[1], t->shape[2]}},
-              offset, to);
+    add_tensor_entry(
+        &(ts_safetensor){.name = name, .dtype = t->dtype, .n_dims = 2, .shape = {t->shape[1], t->shape[2]}}, offset,
+        to);
     ts_free(name);
   }
 }
@@ -52,7 +53,7 @@ static void add_entries(const ts_safetensor *tensors, int n, ts_text *to) {
   ts_text_add(to, "{\"__metadata__\":{\"format\":\"pt\"}");
   for (int i = 0; i < n; ++i) {
     const ts_safetensor *t = &tensors[i];
-    (ts_stack_is(t->name, t->n_dims) ? add_stack : add_entry)(t, &offset, to);
+    (ts_stack_is(t->name, t->n_dims) ? add_stack : add_tensor_entry)(t, &offset, to);
   }
   ts_text_add(to, "}");
   while (to->length % 8 != 0) { /* the data starts aligned */

@@ -318,6 +318,11 @@ olmo3|s/"olmo3"/"mistral"/; s/"hidden_act"/"head_dim": 6, &/|hf: there is no ten
 smollm3|s/"intermediate_size": 29/"intermediate_size": 30/|tensor model.layers.2.mlp.down_proj.weight is F32 .36, 29.; .* .36, 30.
 granite|s/"mlp_bias": false/"mlp_bias": true/|hf: there is no tensor model.layers.0.mlp.gate_proj.bias
 gpt_neox|s/"intermediate_size": 50/"intermediate_size": 48/|tensor gpt_neox.layers.0.mlp.dense_4h_to_h.weight is F32 .32, 50.; .* .32, 48.
+mixtral|s/"num_local_experts": 5/"num_local_experts": 6/|hf: there is no tensor model.layers.0.block_sparse_moe.experts.5.w1.weight
+qwen2_moe|s/"moe_intermediate_size": 13/"moe_intermediate_size": 14/|tensor model.layers.0.mlp.experts.0.gate_proj.weight is F32 .13, 36.; .* .14, 36.
+qwen3_moe|s/"num_local_experts": 6/"num_local_experts": 7/|tensor model.layers.1.mlp.experts.gate_up_proj is F32 .6, 32, 36.; .* .7, 32, 36.
+olmoe|s/"olmoe"/"qwen3_moe"/; s/"hidden_act"/"head_dim": 6, "moe_intermediate_size": 11, &/|tensor model.layers.0.self_attn.k_norm.weight is F32 .12.; .* .6.
+dots1|s/"first_k_dense_replace": 1/"first_k_dense_replace": 2/|hf: there is no tensor model.layers.1.mlp.gate_proj.weight
 starcoder2|s/"starcoder2"/"qwen2"/|hf: there is no tensor model.layers.0.mlp.gate_proj.weight
 '
 

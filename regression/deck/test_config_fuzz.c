@@ -54,12 +54,11 @@ static const char *const rope_fields[] = {"factor",           "low_freq_factor",
                                           "unheard_of"};
 static const char *const layer_words[] = {"\"full_attention\"", "\"sliding_attention\"", "\"chunked_attention\"", "0",
                                           "1"};
-static const char *const strangers[] = {"rope_scaling",        "rope_parameters",
-                                        "layer_types",         "no_rope_layers",
-                                        "text_config",         "quantization_config",
-                                        "num_experts",         "use_bidirectional_attention",
-                                        "eos_token_id",        "a.b",
-                                        "rope_scaling.factor", "unheard_of"};
+static const char *const strangers[] = {
+    "rope_scaling",        "rope_parameters",     "layer_types",  "no_rope_layers",
+    "text_config",         "quantization_config", "num_experts",  "use_bidirectional_attention",
+    "mlp_only_layers",     "num_experts_per_tok", "eos_token_id", "a.b",
+    "rope_scaling.factor", "unheard_of"};
 
 /* ---- a config as pairs of texts ---- */
 

@@ -914,6 +914,13 @@ static void test_family_configs(void) {
       {"{\"model_type\": \"gpt_neox\", " SIZES ", \"rotary_pct\": 0.5}", "model.partial_rotary_factor", "0.5"},
       {"{\"model_type\": \"gpt_neox\", " SIZES "}", "model.num_key_value_heads", NULL},
       {"{\"model_type\": \"starcoder2\", " SIZES ", \"use_bias\": false}", "model.attention_bias", "false"},
+      {"{\"model_type\": \"mixtral\", " SIZES ", \"num_local_experts\": 6}", "model.num_experts", "6"},
+      {"{\"model_type\": \"mixtral\", " SIZES ", \"sliding_window\": null}", "model.sliding_window", "0"},
+      {"{\"model_type\": \"qwen3_moe\", " SIZES "}", "model.num_experts_per_tok", "8"},
+      {"{\"model_type\": \"qwen2_moe\", " SIZES ", \"mlp_only_layers\": null, \"qkv_bias\": false}",
+       "model.attention_bias", "false"},
+      {"{\"model_type\": \"olmoe\", " SIZES ", \"clip_qkv\": null}", "model.router_aux_loss_coef", "0.01"},
+      {"{\"model_type\": \"dots1\", " SIZES ", \"n_routed_experts\": 12}", "model.num_experts", "12"},
       {"{\"model_type\": \"olmo3\", " SIZES
        ", \"rope_parameters\": {\"sliding_attention\": {\"rope_type\": \"default\","
        " \"rope_theta\": 7.0}, \"full_attention\": {\"rope_type\": \"yarn\", \"factor\": 4.0}}}",

@@ -29,6 +29,10 @@ static const double logit_tolerance = 1e-5;
  * or steep softcaps, which round more often. */
 static const double bf16_tolerance = 1e-2, bf16_tolerance_of_families = 2e-2;
 
+/* Twenty steps, and where two experts are within a rounding of each other a token goes through another one.  Seen:
+ * 3e-3 to 2.8e-2. */
+static const double bf16_tolerance_of_mixtures = 5e-2;
+
 typedef struct golden {
   const char *name;
   int64_t micro_batch; /* of the whole world */
@@ -78,11 +82,37 @@ static char *golden_path(const char *name, const char *file) {
   return ts_format("%s/%s/%s", tap_path("regression/golden"), name, file);
 }
 
+/* The case's config.json. */
+static json_t *read_config(const golden *g) {
+  char *path = golden_path(g->name, "config.json");
+  json_error_t json_error;
+  json_t *config = json_load_file(path, 0, &json_error);
+  TS_CHECK(config != NULL, "%s: %s", path, json_error.text);
+  ts_free(path);
+  return config;
+}
+
+static int64_t heads_of(const golden *g) {
+  json_t *config = read_config(g), *heads = json_object_get(config, "num_attention_heads");
+  int64_t n = json_integer_value(heads != NULL ? heads : json_object_get(config, "n_head"));
+  json_decref(config);
+  return n;
+}
+
+/* Of experts, whose balance is that of a micro-batch. */
+static bool is_mixture(const golden *g) {
+  json_t *config = read_config(g);
+  bool mixture = json_object_get(config, "num_experts_per_tok") != NULL;
+  json_decref(config);
+  return mixture;
+}
+
 static ts_deck *read_deck(const grid *on, const golden *g, int64_t stage, bool bf16) {
+  const bool split = on->pp > 1 && !is_mixture(g);
   char *deck_path = ts_format("%s/%s.cfg", tap_path("regression/golden"), g->name);
   char *set[] = {ts_format("model.from=%s/%s", tap_path("regression/golden"), g->name),
                  ts_format("data.path=%s/%s/tokens.bin", tap_path("regression/golden"), g->name),
-                 ts_format("train_micro_batch_size_per_gpu=%lld", on->pp > 1 ? 1 : (long long) g->micro_batch / on->dp),
+                 ts_format("train_micro_batch_size_per_gpu=%lld", (long long) (split ? 1 : g->micro_batch / on->dp)),
                  ts_format("pipeline.stages=%d", on->pp > 1 ? on->pp : 1),
                  ts_format("pipeline.schedule=%s", on->pp > 1 ? on->schedule : "1f1b"),
                  ts_format("tensor_parallel.autotp_size=%d", on->tp),
@@ -100,7 +130,7 @@ static ts_deck *read_deck(const grid *on, const golden *g, int64_t stage, bool b
   ts_error err = {0};
   ts_deck *deck;
   ts_status status = ts_deck_read(deck_path, set, n, &deck, &err);
-  if (status == TS_OK && on->pp > 1) { /* the same samples */
+  if (status == TS_OK && split) { /* the same samples */
     deck->gradient_accumulation_steps =
         g->micro_batch * (deck->gradient_accumulation_steps > 0 ? deck->gradient_accumulation_steps : 1);
   }
@@ -300,19 +330,6 @@ static void test_weights(const trial *t) {
   ts_safetensors_close(&final);
 }
 
-/* Heads of the case's model. */
-static int64_t heads_of(const golden *g) {
-  char *path = golden_path(g->name, "config.json");
-  json_error_t json_error;
-  json_t *config = json_load_file(path, 0, &json_error);
-  TS_CHECK(config != NULL, "%s: %s", path, json_error.text);
-  json_t *heads = json_object_get(config, "num_attention_heads");
-  int64_t n = json_integer_value(heads != NULL ? heads : json_object_get(config, "n_head"));
-  json_decref(config);
-  ts_free(path);
-  return n;
-}
-
 /* Says so when not. */
 static bool fits(const grid *on, const golden *g) {
   bool divides = g->micro_batch % on->dp == 0, has_heads = on->tp <= heads_of(g);
@@ -388,7 +405,7 @@ static void test_family(const grid *on, const golden *g, int64_t stage) {
   close_trial(&t);
   if (ts_world_size(on->world) == 1 || on->tp > 1) {
     t = open_trial(on, g, stage, true);
-    test_bf16(&t, bf16_tolerance_of_families);
+    test_bf16(&t, is_mixture(g) ? bf16_tolerance_of_mixtures : bf16_tolerance_of_families);
     close_trial(&t);
   }
 }

@@ -251,8 +251,8 @@ static void grouped_dw(run_case *c) {
   }
 }
 
-/* Sums of eight products of numbers up to four, and of two thousand; of products of matrices as many as columns, or rows
- * of an expert. */
+/* Sums of eight products of numbers up to four, and of two thousand; of products of matrices as many as columns, or
+ * rows of an expert. */
 const op_row ops_experts[] = {
     {TS_OP_DISPATCH, DISPATCHES, build_dispatch, dispatch, 0},
     {TS_OP_TAKE_ROWS, DISPATCHES, build_take_rows, take_rows, 8},

@@ -153,9 +153,200 @@ static void route_dx(run_case *c) {
   }
 }
 
+/* ---- what experts got ---- */
+
+/* One group; samples, which tokens here begin and end in the middle of; more than a block of tokens; a group of none;
+ * no tokens. */
+static const struct loaded {
+  ts_shape shape; /* of logits */
+  int k, groups;
+  int64_t length, first;
+  bool sigmoid;
+} load_variants[] = {
+    {{3, {1, 1, 1}}, 1, 1, 1, 0, false},   {{3, {3, 50, 8}}, 2, 1, 150, 0, false},
+    {{3, {3, 50, 7}}, 3, 3, 50, 0, true},  {{3, {1, 90, 60}}, 4, 4, 70, 65, false},
+    {{2, {300, 129}}, 8, 3, 150, 0, true}, {{3, {0, 4, 8}}, 2, 1, 4, 0, false},
+};
+enum { LOADS = sizeof load_variants / sizeof *load_variants, IGNORED = -100 };
+
+static ts_shape shape_of_loads(const struct loaded *v) {
+  return TS_SHAPE(v->groups, 2 * v->shape.d[v->shape.n - 1] + 2);
+}
+
+/* Every fifth label is none; in the last group of the fifth variant all are. */
+static void input_labels(run_case *c, int i, const struct loaded *v, int variant) {
+  ts_shape shape = v->shape;
+  --shape.n;
+  c->in[i] = run_new(TS_I32, shape);
+  for (int64_t t = 0; t < run_count(&c->in[i]); ++t) {
+    bool none = t % 5 == 3 || (variant == 4 && t >= v->length);
+    run_set(&c->in[i], t, none ? IGNORED : (double) (t % 11));
+  }
+  c->n_in = i + 1;
+}
+
+static void set_loads(run_case *c, const struct loaded *v) {
+  c->attr.loads.groups = v->groups;
+  c->attr.loads.length = v->length;
+  c->attr.loads.first = v->first;
+  c->attr.loads.sigmoid = v->sigmoid;
+}
+
+static void build_route_loads(run_case *c, int variant, ts_dtype dtype) {
+  const struct loaded *v = &load_variants[variant];
+  int64_t n = v->shape.d[v->shape.n - 1];
+  ts_shape choices = v->shape;
+  choices.d[choices.n - 1] = v->k;
+  (void) dtype;
+  set_loads(c, v);
+  ops_input(c, 0, TS_F32, v->shape, 1.5);
+  c->in[1] = run_new(TS_I32, choices);
+  for (int64_t i = 0; i < run_count(&c->in[1]); ++i) {
+    run_set(&c->in[1], i, (double) ((i * 7 + i / v->k) % n));
+  }
+  input_labels(c, 2, v, variant);
+  ops_output(c, TS_F32, shape_of_loads(v));
+}
+
+/* The scores, their sum and logsumexp of a token. */
+static double score_shares(bool sigmoid, const double *x, int64_t n, double *share) {
+  double sum = 0, z = 0;
+  for (int64_t e = 0; e < n; ++e) {
+    share[e] = sigmoid ? 1 / (1 + exp(-x[e])) : exp(x[e]);
+    sum += share[e];
+    z += exp(x[e]);
+  }
+  for (int64_t e = 0; e < n; ++e) {
+    share[e] /= sum;
+  }
+  return log(z);
+}
+
+static void route_loads(run_case *c) {
+  int64_t n = ops_columns(c, 0), k = ops_columns(c, 1), width = 2 * n + 2;
+  const int32_t *chosen = c->in[1].data, *label = c->in[2].data;
+  double share[TS_MOST_EXPERTS];
+  memset(ops_out(c, 0), 0, (size_t) run_count(&c->out[0]) * sizeof(double));
+  for (int64_t t = 0; t < ops_rows(c, 0); ++t) {
+    double *to = ops_out(c, 0) + (c->attr.loads.first + t) / c->attr.loads.length * width;
+    double z = score_shares(c->attr.loads.sigmoid, ops_in(c, 0) + t * n, n, share);
+    for (int64_t e = 0; e < n && label[t] != IGNORED; ++e) {
+      to[n + e] += share[e];
+    }
+    for (int64_t j = 0; j < k && label[t] != IGNORED; ++j) {
+      to[chosen[t * k + j]] += 1;
+    }
+    to[2 * n] += label[t] != IGNORED ? z * z : 0;
+    to[2 * n + 1] += label[t] != IGNORED;
+  }
+}
+
+static void build_route_loads_dx(run_case *c, int variant, ts_dtype dtype) {
+  const struct loaded *v = &load_variants[variant];
+  (void) dtype;
+  set_loads(c, v);
+  ops_input(c, 0, TS_F32, shape_of_loads(v), 1.0);
+  ops_input(c, 1, TS_F32, v->shape, 1.5);
+  input_labels(c, 2, v, variant);
+  ops_output(c, TS_F32, v->shape);
+}
+
+/* By the quotient rule, from each share to each logit. */
+static void route_loads_dx(run_case *c) {
+  int64_t n = ops_columns(c, 1), width = 2 * n + 2;
+  const int32_t *label = c->in[2].data;
+  double share[TS_MOST_EXPERTS];
+  memset(ops_out(c, 0), 0, (size_t) run_count(&c->out[0]) * sizeof(double));
+  for (int64_t t = 0; t < ops_rows(c, 1); ++t) {
+    const double *d = ops_in(c, 0) + (c->attr.loads.first + t) / c->attr.loads.length * width;
+    const double *x = ops_in(c, 1) + t * n;
+    double z = score_shares(c->attr.loads.sigmoid, x, n, share), *to = ops_out(c, 0) + t * n;
+    for (int64_t e = 0; e < n && label[t] != IGNORED; ++e) {
+      double slope = c->attr.loads.sigmoid ? 1 / (1 + exp(x[e])) : 1, sum = 0;
+      for (int64_t i = 0; i < n; ++i) {
+        sum += d[n + i] * share[i] * ((i == e) - share[e]);
+      }
+      to[e] = slope * sum + d[2 * n] * 2 * z * exp(x[e] - z);
+    }
+  }
+}
+
+/* Counts and means as they may be, of one rank of several; a group of no tokens. */
+static void input_balance(run_case *c, int i, int64_t groups, int64_t experts, double part) {
+  ops_input(c, i, TS_F32, TS_SHAPE(groups, 2 * experts + 2), 1.0);
+  for (int64_t at = 0; at < run_count(&c->in[i]); ++at) {
+    int64_t place = at % (2 * experts + 2);
+    double value = place < experts               ? floor(40 * part * fabs(run_get(&c->in[i], at)))
+                   : place < 2 * experts         ? 9 * part * fabs(run_get(&c->in[i], at))
+                   : place == 2 * experts        ? 77 * part
+                   : at / (2 * experts + 2) == 1 ? 0
+                                                 : floor(80 * part);
+    run_set(&c->in[i], at, value);
+  }
+}
+
+static const int64_t balanced[][2] = {{1, 1}, {1, 8}, {3, 60}}; /* groups, experts */
+enum { BALANCES = sizeof balanced / sizeof *balanced };
+
+static void set_balance(run_case *c, int variant) {
+  c->attr.balance.layers = variant + 1;
+  c->attr.balance.aux = variant == 1 ? 0.25f : 0.01f;
+  c->attr.balance.z = variant == 1 ? 0.0f : 0.003f;
+}
+
+static void build_balance_loss(run_case *c, int variant, ts_dtype dtype) {
+  (void) dtype;
+  set_balance(c, variant);
+  input_balance(c, 0, balanced[variant][0], balanced[variant][1], 1);
+  input_balance(c, 1, balanced[variant][0], balanced[variant][1], 0.25);
+  ops_output(c, TS_F64, TS_SHAPE(1));
+}
+
+static void balance_loss(run_case *c) {
+  int64_t width = ops_columns(c, 0), n = width / 2 - 1;
+  double loss = 0;
+  for (int64_t g = 0; g < ops_rows(c, 0); ++g) {
+    const double *all = ops_in(c, 0) + g * width, *own = ops_in(c, 1) + g * width;
+    double tokens = all[width - 1], aux = 0;
+    for (int64_t e = 0; e < n && tokens > 0; ++e) {
+      aux += (double) n * all[e] / tokens * all[n + e] / tokens;
+    }
+    loss += own[width - 1] / c->attr.balance.layers * c->attr.balance.aux * aux;
+    loss += tokens > 0 ? own[width - 1] * c->attr.balance.z * all[width - 2] / tokens : 0;
+  }
+  ops_out(c, 0)[0] = loss;
+}
+
+static void build_balance_loss_dx(run_case *c, int variant, ts_dtype dtype) {
+  (void) dtype;
+  set_balance(c, variant);
+  ops_input(c, 0, TS_F32, TS_SHAPE(1), 1.0);
+  input_balance(c, 1, balanced[variant][0], balanced[variant][1], 1);
+  ops_output(c, TS_F32, c->in[1].shape);
+}
+
+static void balance_loss_dx(run_case *c) {
+  int64_t width = ops_columns(c, 1), n = width / 2 - 1;
+  double seed = ops_in(c, 0)[0];
+  memset(ops_out(c, 0), 0, (size_t) run_count(&c->out[0]) * sizeof(double));
+  for (int64_t g = 0; g < ops_rows(c, 1); ++g) {
+    const double *all = ops_in(c, 1) + g * width;
+    double *to = ops_out(c, 0) + g * width, tokens = all[width - 1];
+    for (int64_t e = 0; e < n && tokens > 0; ++e) { /* tokens / layers of them have this loss */
+      to[n + e] =
+          seed * tokens / c->attr.balance.layers * c->attr.balance.aux * (double) n * all[e] / (tokens * tokens);
+    }
+    to[width - 2] = seed * c->attr.balance.z;
+  }
+}
+
 /* Scores of fp32, and quotients of sums of some of them. */
 const op_row ops_route[] = {
     {TS_OP_ROUTE, ROUTES, build_route, route, 16},
     {TS_OP_ROUTE_DX, ROUTES, build_route_dx, route_dx, 64},
+    {TS_OP_ROUTE_LOADS, LOADS, build_route_loads, route_loads, 16},
+    {TS_OP_ROUTE_LOADS_DX, LOADS, build_route_loads_dx, route_loads_dx, 64},
+    {TS_OP_BALANCE_LOSS, BALANCES, build_balance_loss, balance_loss, 4},
+    {TS_OP_BALANCE_LOSS_DX, BALANCES, build_balance_loss_dx, balance_loss_dx, 4},
     {.reference = NULL},
 };

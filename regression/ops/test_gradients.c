@@ -146,6 +146,39 @@ static void build_route(gradient_case *c, int variant) {
   c->n_dy = 1; /* a choice has none */
 }
 
+/* Bits: sigmoid; groups of a sample and a half. */
+static ts_tid loads_of_experts(gradient_case *c, const char *name, int variant) {
+  ts_tid in[] = {numbers(c, "logits", TS_SHAPE(2, 3, 8)), integers(c, "chosen", TS_I32, TS_SHAPE(2, 3, 2), 8),
+                 integers(c, "labels", TS_I32, TS_SHAPE(2, 3), 8)};
+  run_set(&c->value[in[2]], 1, -100);
+  ts_attr attr = {.loads = {.groups = variant & 2 ? 2 : 1, .length = variant & 2 ? 4 : 9, .sigmoid = variant & 1}};
+  attr.loads.first = variant & 2 ? 2 : 0;
+  return ts_graph_add(
+      ts_graph_site(c->graph),
+      &(ts_node){.op = TS_OP_ROUTE_LOADS, .name = name, .n_in = 3, .in = in, .attr = attr, .beta = TS_NONE});
+}
+
+static void build_route_loads(gradient_case *c, int variant) {
+  loads_of_experts(c, "node", variant);
+}
+
+/* This rank's loads are all.  What was chosen, and how often, is given: of shares that are 0 it does
+ * not matter. */
+static void build_balance_loss(gradient_case *c, int variant) {
+  ts_tid loads = numbers(c, "loads", TS_SHAPE(2, 18));
+  for (int64_t i = 0; i < run_count(&c->value[loads]); ++i) {
+    int64_t place = i % 18;
+    run_set(&c->value[loads], i, place < 8 ? (double) (i % 5) : place < 16 ? 0 : place == 16 ? 31 : 7);
+  }
+  numbers(c, "gradient_seed", TS_SHAPE(1));
+  const ts_tid in[] = {loads, loads};
+  const ts_attr attr = {.balance = {.layers = 1 + variant, .aux = 0.7f, .z = variant == 1 ? 0.1f : 0.0f}};
+  ts_graph_add(
+      ts_graph_site(c->graph),
+      &(ts_node){.op = TS_OP_BALANCE_LOSS, .name = "node", .n_in = 2, .in = in, .attr = attr, .beta = TS_NONE});
+  c->n_dy = 0;
+}
+
 /* Rows of four experts; every fifth choice is of none.  Variant 1: with weights. */
 static void build_rows(gradient_case *c, int variant, ts_op op, ts_shape x) {
   ts_tid in[5] = {numbers(c, "x", x)}, chosen = integers(c, "chosen", TS_I32, TS_SHAPE(2, 3, 2), 5);
@@ -405,6 +438,8 @@ static const struct gradient_row {
     {TS_OP_NORMALIZE, 2, build_normalize},
     {TS_OP_PICK, 4, build_pick},
     {TS_OP_ROUTE, 16, build_route},
+    {TS_OP_ROUTE_LOADS, 4, build_route_loads},
+    {TS_OP_BALANCE_LOSS, 2, build_balance_loss},
     {TS_OP_TAKE_ROWS, 2, build_take_rows},
     {TS_OP_COMBINE, 2, build_combine},
     {TS_OP_GROUPED, 2, build_grouped},

@@ -167,6 +167,14 @@ static ts_block blocks[] = {{.rows = {0, 3}, .columns = {0, 2}},
   {                                     \
     .route = {.scale = 1, __VA_ARGS__ } \
   }
+#define LOADED(groups, length)     \
+  {                                \
+    .loads = { groups, length, 0 } \
+  }
+#define BALANCED(layers)                 \
+  {                                      \
+    .balance = { layers, 0.01f, 0.001f } \
+  }
 #define PICKED                                            \
   {                                                       \
     .pick = {.tokens = {2, {{1, 1}, {5, 2}}}, .rows = 3 } \
@@ -623,6 +631,11 @@ static const op_case cases[] = {
      0,
      48},
     {TS_OP_ROUTE_DX, "", 3, 1, {NORMAL(2, 3, 2), X, INTS(2, 3, 2)}, {X}, ROUTED(.k = 2), 0, 2, 2, 48},
+    {TS_OP_ROUTE_LOADS, "", 3, 1, {X, INTS(2, 3, 2), INTS(2, 3)}, {NORMAL(1, 18)}, LOADED(1, 6), 0, 3, 3, 48},
+    {TS_OP_ROUTE_LOADS, "by samples", 3, 1, {X, INTS(2, 3, 2), INTS(2, 3)}, {NORMAL(3, 18)}, LOADED(3, 2), 0, 3, 3, 54},
+    {TS_OP_ROUTE_LOADS_DX, "", 3, 1, {NORMAL(1, 18), X, INTS(2, 3)}, {X}, LOADED(1, 6), 0, 0, 0, 48},
+    {TS_OP_BALANCE_LOSS, "", 2, 1, {NORMAL(2, 18), NORMAL(2, 18)}, {WIDE(1)}, BALANCED(1), 0, 0, 0, 36},
+    {TS_OP_BALANCE_LOSS_DX, "", 2, 1, {NORMAL(1), NORMAL(2, 18)}, {NORMAL(2, 18)}, BALANCED(1), 0, 0, 0, 36},
     {TS_OP_DISPATCH, "", 1, 3, {INTS(2, 3, 4)}, {INTS(24), INTS(2, 3, 4), INTS(8)}, {.experts = {7}}, 0, 1, 1, 0},
     {TS_OP_TAKE_ROWS, "", 4, 1, {X, CHOICES}, {NORMAL(12, 8)}, {{0}}, 0, 9, 9, 96},
     {TS_OP_TAKE_ROWS, "weighted", 5, 1, {X, CHOICES, NORMAL(2, 3, 2)}, {NORMAL(12, 8)}, {{0}}, 0, 9, 9, 96},
@@ -1032,6 +1045,17 @@ static const bad_case bad[] = {
     {TS_OP_ROUTE, "a factor that is no number", 1, 2, {X}, {.route = {.k = 2, .scale = NAN}}},
     {TS_OP_ROUTE_DX, "gradients of others", 3, 1, {NORMAL(2, 3, 3), X, INTS(2, 3, 2)}, ROUTED(.k = 2)},
     {TS_OP_ROUTE_DX, "choices that are floats", 3, 1, {NORMAL(2, 3, 2), X, NORMAL(2, 3, 2)}, ROUTED(.k = 2)},
+    {TS_OP_ROUTE_LOADS, "more tokens than groups have", 3, 1, {X, INTS(2, 3, 2), INTS(2, 3)}, LOADED(1, 5)},
+    {TS_OP_ROUTE_LOADS, "no group", 3, 1, {X, INTS(2, 3, 2), INTS(2, 3)}, LOADED(0, 6)},
+    {TS_OP_ROUTE_LOADS, "labels of others", 3, 1, {X, INTS(2, 3, 2), INTS(2, 2)}, LOADED(1, 6)},
+    {TS_OP_ROUTE_LOADS, "choices of others", 3, 1, {X, INTS(2, 2, 2), INTS(2, 3)}, LOADED(1, 6)},
+    {TS_OP_ROUTE_LOADS, "logits in bf16", 3, 1, {NARROW(2, 3, 8), INTS(2, 3, 2), INTS(2, 3)}, LOADED(1, 6)},
+    {TS_OP_ROUTE_LOADS_DX, "gradients of others", 3, 1, {NORMAL(1, 16), X, INTS(2, 3)}, LOADED(1, 6)},
+    {TS_OP_BALANCE_LOSS, "loads of others", 2, 1, {NORMAL(2, 18), NORMAL(1, 18)}, BALANCED(1)},
+    {TS_OP_BALANCE_LOSS, "no expert", 2, 1, {NORMAL(2, 2), NORMAL(2, 2)}, BALANCED(1)},
+    {TS_OP_BALANCE_LOSS, "no layer", 2, 1, {NORMAL(2, 18), NORMAL(2, 18)}, BALANCED(0)},
+    {TS_OP_BALANCE_LOSS, "loads in bf16", 2, 1, {NARROW(2, 18), NARROW(2, 18)}, BALANCED(1)},
+    {TS_OP_BALANCE_LOSS_DX, "a seed in fp64", 2, 1, {WIDE(1), NORMAL(2, 18)}, BALANCED(1)},
     {TS_OP_DISPATCH, "choices that are floats", 1, 3, {NORMAL(2, 3, 2)}, {.experts = {7}}},
     {TS_OP_DISPATCH, "a choice of no token", 1, 3, {INTS(6)}, {.experts = {7}}},
     {TS_OP_DISPATCH, "no experts", 1, 3, {INTS(2, 3, 2)}, {.experts = {0}}},

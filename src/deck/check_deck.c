@@ -340,25 +340,46 @@ static void check_layers(ts_reader *reader) {
   }
 }
 
-static void check_experts(ts_reader *reader) {
+/* A model with experts, said to be of a family without: its weights would have no place. */
+static void check_no_experts(ts_reader *reader) {
+  const char *path = "model.num_experts";
+  const ts_setting *setting = ts_reader_find(reader, path);
+  if (setting != NULL && setting->value.integer > 0) {
+    ts_reader_report(reader, TS_CHECK_EXPERTS, path, "%lld: a %s has no experts", (long long) setting->value.integer,
+                     reader->deck->model.model_type);
+  }
+}
+
+static void check_expert_groups(ts_reader *reader) {
   const ts_deck_model *m = &reader->deck->model;
   int64_t of_groups = m->num_experts / m->n_group * m->topk_group;
-  const ts_family *family = ts_family_find(m->model_type);
-  if (family != NULL && family->router != NULL && m->num_experts == 0) {
-    ts_reader_report(reader, TS_CHECK_EXPERTS, "model.num_experts", "0: the layers of a %s have experts",
-                     m->model_type);
-  } else if (m->num_experts > 0 && m->num_experts_per_tok > m->num_experts) {
-    ts_reader_report(reader, TS_CHECK_EXPERTS, "model.num_experts_per_tok", "%lld of %lld experts",
-                     (long long) m->num_experts_per_tok, (long long) m->num_experts);
-  } else if (m->num_experts % m->n_group != 0 || m->topk_group > m->n_group) {
+  if (m->num_experts % m->n_group != 0 || m->topk_group > m->n_group) {
     ts_reader_report(
         reader, TS_CHECK_EXPERTS, m->topk_group > m->n_group ? "model.topk_group" : "model.n_group",
         "topk_group %lld of n_group %lld groups of %lld experts; accepted: groups that divide them, and no "
         "more than there are",
         (long long) m->topk_group, (long long) m->n_group, (long long) m->num_experts);
-  } else if (m->num_experts > 0 && m->num_experts_per_tok > of_groups) {
+  } else if (m->num_experts_per_tok > of_groups) {
     ts_reader_report(reader, TS_CHECK_EXPERTS, "model.topk_group", "%lld groups have %lld experts for %lld of a token",
                      (long long) m->topk_group, (long long) of_groups, (long long) m->num_experts_per_tok);
+  }
+}
+
+static void check_experts(ts_reader *reader) {
+  const ts_deck_model *m = &reader->deck->model;
+  const ts_family *family = ts_family_find(m->model_type);
+  if (family == NULL) {
+    return;
+  }
+  if (family->router == NULL) {
+    check_no_experts(reader);
+  } else if (m->num_experts == 0) {
+    ts_reader_report(reader, TS_CHECK_EXPERTS, "model.num_experts", "0: a %s has some", m->model_type);
+  } else if (m->num_experts_per_tok > m->num_experts) {
+    ts_reader_report(reader, TS_CHECK_EXPERTS, "model.num_experts_per_tok", "%lld of %lld experts",
+                     (long long) m->num_experts_per_tok, (long long) m->num_experts);
+  } else {
+    check_expert_groups(reader);
   }
 }
 

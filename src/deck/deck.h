@@ -323,6 +323,9 @@ typedef struct ts_deck_elasticity {
 /** Everything.  Plain data: other rooms read the fields, only this room writes them. */
 typedef struct ts_deck {
   ts_deck_model model;
+  struct {
+    char *balance_over; /**< "micro_batch", "global" or "sequence". */
+  } moe;
   ts_deck_data data;
   ts_deck_run run;
   int64_t train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps; /**< 0: not given (yet). */

@@ -60,7 +60,7 @@ static const void *find_tensor(const void *where, const char *name) {
   return ts_safetensors_find(where, name);
 }
 
-static const void *find_parameter(const void *where, const char *name) {
+static const void *find_in_layout(const void *where, const char *name) {
   return ts_layout_find(where, name);
 }
 
@@ -70,7 +70,7 @@ const ts_safetensor *ts_import_find(const ts_engine *e, const ts_safetensors *st
 
 const ts_parameter *ts_import_parameter(const ts_engine *e, const char *tensor) {
   char *stack = ts_import_stack_of(e, tensor);
-  const ts_parameter *p = find_any(e, find_parameter, ts_engine_layout(e), stack != NULL ? stack : tensor, false);
+  const ts_parameter *p = find_any(e, find_in_layout, ts_engine_layout(e), stack != NULL ? stack : tensor, false);
   ts_free(stack);
   return p;
 }

@@ -22,8 +22,8 @@ const ts_safetensor *ts_import_find(const ts_engine *engine, const ts_safetensor
 /** The parameter that a tensor of this name is one of, or is a part of, NULL for none.  Not collective. */
 const ts_parameter *ts_import_parameter(const ts_engine *engine, const char *tensor);
 
-/** Read a stack (family/stack.h): from a tensor for each expert, or from one that has all of them, as transformers 5 has
- * them in memory; where a directory has both, from the former.  Not collective.
+/** Read a stack (family/stack.h): from a tensor for each expert, or from one that has all of them, as transformers 5
+ * has them in memory; where a directory has both, from the former.  Not collective.
  * \param [in,out] nonfinite  Counts values that this rank owns and that are not finite.
  * \return TS_BAD_INPUT: an expert is missing, or something has another shape or type. */
 ts_status ts_import_read_stack(ts_engine *engine, const ts_safetensors *st, const ts_parameter *p, uint64_t *nonfinite,

@@ -110,10 +110,13 @@ static ts_status find_all(const ts_engine *e, const ts_safetensors *st, const ts
   for (int64_t i = 0; i < s->experts; ++i) {
     s->expert[i] = t;
   }
-  return ts_import_check_shape(e, t, shape.d, shape.n, err);
+  ts_error said = {0}; /* of a gate, whose tensor has up as well */
+  ts_status status = ts_import_check_shape(e, t, shape.d, shape.n, half > 0 ? &said : err);
+  ts_error_clear(&said);
+  return status;
 }
 
-static void give_values(void *user, int64_t first, int64_t count, bool owned, float *value) {
+static void give_matrices(void *user, int64_t first, int64_t count, bool owned, float *value) {
   stack *s = user;
   for (int64_t n; count > 0; first += n, count -= n, value += n) {
     int64_t expert = first / s->count, inside = first % s->count;
@@ -131,7 +134,7 @@ ts_status ts_import_read_stack(ts_engine *e, const ts_safetensors *st, const ts_
   s.expert = ts_calloc((size_t) s.experts, sizeof *s.expert);
   ts_status status = (has_some(e, st, p) ? find_each : find_all)(e, st, p, &s, err);
   if (status == TS_OK) {
-    ts_engine_write_parameter(e, p, give_values, &s);
+    ts_engine_write_parameter(e, p, give_matrices, &s);
     *nonfinite = s.nonfinite;
   }
   ts_free(s.expert);

@@ -197,6 +197,7 @@ ts_step_result ts_engine_end_step(ts_engine *e) {
   ts_executor_read_result(e->executor, e->index[TS_PROGRAM_TRAIN], "summary", summary);
   ts_executor_times times = ts_executor_take_times(e->executor);
   ts_step_result result = {.loss = ts_shown(summary[TS_SUMMARY_LOSS] / summary[TS_SUMMARY_VALID]),
+                           .balance = ts_shown(summary[TS_SUMMARY_BALANCE] / summary[TS_SUMMARY_VALID]),
                            .valid_tokens = summary[TS_SUMMARY_VALID],
                            .grad_norm = ts_shown(summary[TS_SUMMARY_NORM]),
                            .flag = {summary[TS_SUMMARY_FLAGS], summary[TS_SUMMARY_FLAGS + 1]},

@@ -83,7 +83,8 @@ void ts_engine_destroy(ts_engine **engine);
 
 /** The agreed result of a step; the same on every rank but for the times. */
 typedef struct ts_step_result {
-  double loss;      /**< Mean over all valid tokens of the global batch. */
+  double loss;      /**< Mean over all valid tokens of the global batch, with */
+  double balance;   /**< what the balance of experts adds to it. */
   double grad_norm; /**< Before clipping. */
   double lr;
   double valid_tokens;

@@ -324,6 +324,25 @@ const ts_attribute ts_attribute_route = {{MEMBER(route.k), MEMBER(route.groups),
                                          NO_DTYPE,
                                          .print = print_route};
 
+static void print_loads(const ts_attr *a, ts_text *to) {
+  ts_text_add(to, " {%d of %lld%s", a->loads.groups, (long long) a->loads.length, a->loads.sigmoid ? ", sigmoid" : "");
+  if (a->loads.first > 0) {
+    ts_text_add(to, ", behind %lld", (long long) a->loads.first);
+  }
+  ts_text_add(to, "}");
+}
+const ts_attribute ts_attribute_loads = {
+    {MEMBER(loads.groups), MEMBER(loads.length), MEMBER(loads.first), MEMBER(loads.sigmoid)},
+    NO_ARRAY,
+    NO_DTYPE,
+    .print = print_loads};
+
+static void print_balance(const ts_attr *a, ts_text *to) {
+  ts_text_add(to, " {of %d layers, %g, %g}", a->balance.layers, (double) a->balance.aux, (double) a->balance.z);
+}
+const ts_attribute ts_attribute_balance = {
+    {MEMBER(balance.layers), MEMBER(balance.aux), MEMBER(balance.z)}, NO_ARRAY, NO_DTYPE, .print = print_balance};
+
 const ts_attribute ts_attribute_soft = {{MEMBER(soft.temperature)}, NO_ARRAY, NO_DTYPE, .print = print_soft};
 
 const ts_attribute ts_attribute_loss = {

@@ -242,6 +242,15 @@ typedef union ts_attr {
     float scale;
   } route;
   struct {
+    int groups;            /**< Of tokens: 1, or a sample each. */
+    int64_t length, first; /**< Tokens of a group; of the first group those before the first token here. */
+    bool sigmoid;          /**< As the router's. */
+  } loads;
+  struct {
+    int layers; /**< That the loads are sums over. */
+    float aux, z;
+  } balance;
+  struct {
     int n; /**< Of the router. */
   } experts;
   struct {

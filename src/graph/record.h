@@ -12,17 +12,19 @@
 
 /** Columns of a row. */
 typedef enum ts_record {
-  TS_RECORD_LOSS,  /**< Sum over valid tokens, nats. */
-  TS_RECORD_VALID, /**< Tokens with a label. */
-  TS_RECORD_FLAGS, /**< Of the host: what this rank asks for, TS_N_FLAGS numbers. */
+  TS_RECORD_LOSS,    /**< Sum over valid tokens, nats. */
+  TS_RECORD_VALID,   /**< Tokens with a label. */
+  TS_RECORD_BALANCE, /**< Likewise of what experts' balance adds to the loss. */
+  TS_RECORD_FLAGS,   /**< Of the host: what this rank asks for, TS_N_FLAGS numbers. */
   TS_RECORD_SQUARES = TS_RECORD_FLAGS + TS_N_FLAGS
 } ts_record;
 
 /** Numbers of the summary. */
 typedef enum ts_summary {
-  TS_SUMMARY_LOSS,
+  TS_SUMMARY_LOSS, /**< With the part for balance, */
   TS_SUMMARY_VALID,
-  TS_SUMMARY_NORM, /**< Of the gradient, before clipping. */
+  TS_SUMMARY_BALANCE, /**< which this is. */
+  TS_SUMMARY_NORM,    /**< Of the gradient, before clipping. */
   TS_SUMMARY_FLAGS,
   TS_SUMMARY_SKIP = TS_SUMMARY_FLAGS + TS_N_FLAGS, /**< 1: the step changes nothing. */
   TS_SUMMARY_OVERFLOW,                             /**< 1: tokens were valid, loss or norm not finite. */

@@ -1,9 +1,11 @@
-/* The experts of a layer: a router chooses some for each token, rows are brought together by expert, three products with
- * a matrix for each expert make an MLP, and each token gets the weighted sum of its rows (Shazeer et al. 2017, Fedus et
- * al. 2021; without capacities, Gale et al. 2022). */
+/* The experts of a layer: a router chooses some for each token, rows are brought together by expert, three products
+ * with a matrix for each expert make an MLP, and each token gets the weighted sum of its rows (Shazeer et al. 2017,
+ * Fedus et al. 2021; without capacities, Gale et al. 2022). */
 #include "model/parts.h"
 
 #include "ops/build.h"
+
+#include <string.h>
 
 _Static_assert((int) TS_DECK_MOST_EXPERTS == (int) TS_MOST_EXPERTS, "what decks may have, ops take");
 _Static_assert((int) TS_DECK_MOST_CHOSEN == (int) TS_MOST_CHOSEN, "what decks may have, ops take");
@@ -15,8 +17,8 @@ typedef struct routed {
 } routed;
 
 /* A node UNIT.part.base. */
-static ts_tid add(ts_model_builder *b, ts_op op, const char *part, const char *base, int n_in, const ts_tid *in,
-                  ts_attr attr) {
+static ts_tid add_node(ts_model_builder *b, ts_op op, const char *part, const char *base, int n_in, const ts_tid *in,
+                       ts_attr attr) {
   return ts_graph_add(b->base.at, &(ts_node){.op = op,
                                              .name = ts_model_name_of(b, ts_model_inside(part, base).text).text,
                                              .n_in = n_in,
@@ -25,18 +27,51 @@ static ts_tid add(ts_model_builder *b, ts_op op, const char *part, const char *b
                                              .beta = TS_NONE});
 }
 
+/* ---- how much each expert gets ---- */
+
+static bool is_balanced(const ts_model_builder *b) {
+  const ts_deck_model *m = b->model;
+  return b->base.use == TS_MODEL_TRAIN && m->output_router_logits && m->router_aux_loss_coef != 0;
+}
+
+/* Added to those of the layers before. */
+static void measure_loads(ts_model_builder *b, ts_tid logits, ts_tid chosen) {
+  const ts_family *f = b->family;
+  const ts_model_size *size = &b->base.size;
+  bool each = strcmp(b->deck->moe.balance_over, "sequence") == 0;
+  const ts_tid in[] = {logits, chosen, b->labels};
+  const ts_attr attr = {.loads = {.groups = each ? (int) size->batch : 1,
+                                  .length = each ? size->length : size->batch * size->length,
+                                  .sigmoid = f->router_sigmoid}};
+  ts_tid loads = add_node(b, TS_OP_ROUTE_LOADS, f->router, "loads", 3, in, attr);
+  b->loads =
+      b->loads == TS_NONE ? loads : ts_model_add(b, ts_model_inside(f->router, "loads.sum").text, b->loads, loads);
+  ++b->n_loads;
+}
+
+void ts_model_balance(ts_model_builder *b) {
+  const ts_tid in[] = {b->loads, b->loads};
+  const ts_attr attr = {.balance = {.layers = b->n_loads, .aux = (float) b->model->router_aux_loss_coef}};
+  ts_tid loss = ts_graph_add(
+      b->base.at,
+      &(ts_node){.op = TS_OP_BALANCE_LOSS, .name = "balance", .n_in = 2, .in = in, .attr = attr, .beta = TS_NONE});
+  ts_graph_mark(b->base.at.graph, "balance", loss);
+}
+
+/* ---- where a token's rows are ---- */
+
 /* Weights and places from logits of E experts, and a bias or TS_NONE. */
 static routed dispatch(ts_model_builder *b, const char *part, ts_tid logits, ts_tid bias, ts_attr how,
                        int64_t experts) {
   const ts_tid in[] = {logits, bias};
-  ts_tid weight = add(b, TS_OP_ROUTE, part, "route", bias != TS_NONE ? 2 : 1, in, how), chosen = weight + 1;
-  ts_tid order = add(b, TS_OP_DISPATCH, part, "dispatch", 1, &chosen, (ts_attr){.experts = {.n = (int) experts}});
+  ts_tid weight = add_node(b, TS_OP_ROUTE, part, "route", bias != TS_NONE ? 2 : 1, in, how), chosen = weight + 1;
+  ts_tid order = add_node(b, TS_OP_DISPATCH, part, "dispatch", 1, &chosen, (ts_attr){.experts = {.n = (int) experts}});
   return (routed){weight, order, order + 1, order + 2};
 }
 
-static ts_tid combine(ts_model_builder *b, const char *part, ts_tid y, const routed *to) {
+static ts_tid combine_tokens(ts_model_builder *b, const char *part, ts_tid y, const routed *to) {
   const ts_tid in[] = {y, to->order, to->place, to->first, to->weight};
-  return add(b, TS_OP_COMBINE, part, "combine", 5, in, (ts_attr){0});
+  return add_node(b, TS_OP_COMBINE, part, "combine_tokens", 5, in, (ts_attr){0});
 }
 
 /* ---- those that are chosen ---- */
@@ -52,15 +87,19 @@ static routed route(ts_model_builder *b, ts_tid x) {
                                  .normalize = f->router_normalizes || m->norm_topk_prob,
                                  .scale = (float) m->routed_scaling_factor}};
   ts_tid bias = f->router_bias != NULL ? ts_model_router_bias(b) : TS_NONE;
-  return dispatch(b, f->router, logits, bias, how, m->num_experts);
+  routed to = dispatch(b, f->router, logits, bias, how, m->num_experts);
+  if (is_balanced(b)) {
+    measure_loads(b, logits, to.weight + 1);
+  }
+  return to;
 }
 
 /* Rows times the matrices [E][out][in] of a stack. */
-static ts_tid multiply(ts_model_builder *b, const char *name, ts_tid rows, int64_t out, const routed *to) {
+static ts_tid multiply_rows(ts_model_builder *b, const char *name, ts_tid rows, int64_t out, const routed *to) {
   ts_shape shape = TS_SHAPE(b->model->num_experts, out, ts_builder_width(&b->base, rows));
   const ts_tid in[] = {rows, ts_model_stack(b, ts_model_inside(b->family->experts, name).text, shape), to->first};
-  return add(b, TS_OP_GROUPED, b->family->experts, name, 3, in,
-             (ts_attr){.matmul = {.transpose_b = true, .dtype = TS_F32}});
+  return add_node(b, TS_OP_GROUPED, b->family->experts, name, 3, in,
+                  (ts_attr){.matmul = {.transpose_b = true, .dtype = TS_F32}});
 }
 
 static ts_tid think(ts_model_builder *b, ts_tid x) {
@@ -68,11 +107,12 @@ static ts_tid think(ts_model_builder *b, ts_tid x) {
   int64_t inner = b->model->moe_intermediate_size;
   routed to = route(b, x);
   const ts_tid in[] = {x, to.order, to.place, to.first};
-  ts_tid rows = add(b, TS_OP_TAKE_ROWS, f->experts, "rows", 4, in, (ts_attr){0});
-  ts_tid gate = multiply(b, f->expert_gate, rows, inner, &to), up = multiply(b, f->expert_up, rows, inner, &to);
+  ts_tid rows = add_node(b, TS_OP_TAKE_ROWS, f->experts, "rows", 4, in, (ts_attr){0});
+  ts_tid gate = multiply_rows(b, f->expert_gate, rows, inner, &to),
+         up = multiply_rows(b, f->expert_up, rows, inner, &to);
   ts_model_name act = ts_model_name_of(b, ts_model_inside(f->experts, "act").text);
   ts_tid y = ts_build_glu(b->base.at, act.text, gate, up, ts_model_activation(b));
-  return combine(b, f->experts, multiply(b, f->expert_down, y, b->model->hidden_size, &to), &to);
+  return combine_tokens(b, f->experts, multiply_rows(b, f->expert_down, y, b->model->hidden_size, &to), &to);
 }
 
 /* ---- the one that all tokens go through ---- */
@@ -85,7 +125,7 @@ static ts_tid scale_shared(ts_model_builder *b, ts_tid x, ts_tid y) {
   const ts_shape *shape = &b->base.at.graph->tensor[y].shape;
   ts_shape rows = TS_SHAPE(ts_shape_rows(shape), shape->d[shape->n - 1]);
   ts_model_name name = ts_model_name_of(b, ts_model_inside(part, "rows").text);
-  return combine(b, part, ts_build_view(b->base.at, name.text, y, 0, rows), &to);
+  return combine_tokens(b, part, ts_build_view(b->base.at, name.text, y, 0, rows), &to);
 }
 
 static ts_tid add_shared(ts_model_builder *b, ts_tid x, ts_tid y) {
@@ -97,7 +137,7 @@ static ts_tid add_shared(ts_model_builder *b, ts_tid x, ts_tid y) {
   }
   ts_tid shared = ts_model_mlp(b, f->shared_expert, x, inner);
   shared = f->shared_expert_gate != NULL ? scale_shared(b, x, shared) : shared;
-  return ts_model_add(b, ts_model_inside(f->shared_expert, "add").text, y, shared);
+  return ts_model_add(b, ts_model_inside(f->shared_expert, "add_node").text, y, shared);
 }
 
 ts_tid ts_model_experts(ts_model_builder *b, ts_tid x) {

@@ -45,6 +45,7 @@ ts_model_builder ts_model_begin(const ts_deck *deck, ts_model_use use, ts_model_
                         .rope_length = generates ? deck->data.sequence_length : size.length};
   b.input_ids = ts_builder_leaf(&b.base, "input_ids", TS_I32, rows, 1);
   b.positions = ts_builder_leaf(&b.base, "positions", TS_I32, rows, 1);
+  b.loads = TS_NONE;
   b.labels = generates ? TS_NONE : ts_builder_leaf(&b.base, "labels", TS_I32, rows, 1);
   b.documents = documents ? ts_builder_leaf(&b.base, "documents", TS_I32, rows, 0) : TS_NONE;
   b.index = generates ? ts_builder_leaf(&b.base, "index", TS_I32, one, 0) : TS_NONE;
@@ -169,5 +170,8 @@ void ts_model_head(ts_model_builder *b, ts_tid x, ts_tid tied,
     ts_tid loss = ts_build_head_loss(b->base.at, "loss", x, w, b->labels, scale, softcap);
     ts_graph_mark(b->base.at.graph, "loss", loss);
     ts_graph_mark(b->base.at.graph, "valid", loss + 1);
+    if (b->loads != TS_NONE) {
+      ts_model_balance(b);
+    }
   }
 }

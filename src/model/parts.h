@@ -48,6 +48,8 @@ typedef struct ts_model_builder {
   ts_tid input_ids, positions, labels;
   ts_tid index, past; /**< LOGITS; else TS_NONE. */
   ts_tid documents;   /**< TS_NONE unless samples hold several. */
+  ts_tid loads;       /**< Of the experts of all layers so far (ROUTE_LOADS); TS_NONE: nobody asks. */
+  int n_loads;        /**< How many these layers are. */
 } ts_model_builder;
 
 /** Create the graph's inputs. Not collective. */
@@ -92,6 +94,9 @@ ts_tid ts_model_mlp(ts_model_builder *b, const char *part, ts_tid x, int64_t inn
 /** A layer's experts, those that its router chooses for a token and those that all tokens go through.  Stacks of
  * weights are called EXPERTS.gate_proj.weight [E][inner][hidden] and so on. Not collective. */
 ts_tid ts_model_experts(ts_model_builder *b, ts_tid x);
+
+/** The loss of how unequal the loads of experts are, marked "balance". Not collective. */
+void ts_model_balance(ts_model_builder *b);
 
 /** Normalisation over the last dimension with parameters \a name .weight (and .bias). An empty \a name means those of
  * the unit itself. Not collective. */

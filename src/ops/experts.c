@@ -193,8 +193,8 @@ double ts_flops_grouped(const ts_graph *g, const ts_node *node) {
   return 2.0 * (double) a->d[0] * (double) a->d[1] * (double) columns;
 }
 
-static ts_tid add_product(ts_gradients *gradients, const ts_node *node, ts_tid of, const char *suffix, ts_op op,
-                          const ts_tid in[3], bool transpose_b) {
+static ts_tid add_grouped_product(ts_gradients *gradients, const ts_node *node, ts_tid of, const char *suffix, ts_op op,
+                                  const ts_tid in[3], bool transpose_b) {
   char *name = ts_format("%s.%s", node->name, suffix);
   ts_attr attr = {.matmul = {.transpose_b = transpose_b, .dtype = ts_gradients_dtype(gradients, of)}};
   ts_tid out = ts_graph_add(ts_gradients_site(gradients, of),
@@ -208,10 +208,10 @@ void ts_gradient_grouped(ts_gradients *gradients, const ts_node *node) {
   bool turned = node->attr.matmul.transpose_b;
   if (ts_gradients_wanted(gradients, x)) {
     const ts_tid in[] = {dy, w, first};
-    ts_gradients_add(gradients, x, add_product(gradients, node, x, "dx", TS_OP_GROUPED, in, !turned));
+    ts_gradients_add(gradients, x, add_grouped_product(gradients, node, x, "dx", TS_OP_GROUPED, in, !turned));
   }
   if (ts_gradients_wanted(gradients, w)) {
     const ts_tid in[] = {turned ? dy : x, turned ? x : dy, first};
-    ts_gradients_add(gradients, w, add_product(gradients, node, w, "dw", TS_OP_GROUPED_DW, in, false));
+    ts_gradients_add(gradients, w, add_grouped_product(gradients, node, w, "dw", TS_OP_GROUPED_DW, in, false));
   }
 }

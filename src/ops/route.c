@@ -63,3 +63,125 @@ const char *ts_index_route_dx(const ts_node *node) {
   (void) node;
   return "*K,*E,*K->*E";
 }
+
+/* ---- what experts got ---- */
+
+static const char *check_loads(const ts_graph *g, const ts_node *node, const ts_tensor *logits,
+                               const ts_tensor *labels) {
+  ts_shape of_tokens = logits->shape;
+  --of_tokens.n;
+  TS_RULE(logits->dtype == TS_F32 && logits->shape.n >= 2 && ts_shape_last(&logits->shape) <= TS_MOST_EXPERTS,
+          "logits are fp32, of experts");
+  TS_RULE(labels->dtype == TS_I32 && ts_shape_equal(&labels->shape, &of_tokens), "there is a label for each token");
+  int64_t first = node->attr.loads.first, length = node->attr.loads.length;
+  TS_RULE(node->attr.loads.groups >= 1 && length >= 1 && first >= 0 &&
+              first + ts_shape_count(&of_tokens) <= node->attr.loads.groups * length,
+          "every token is of a group");
+  (void) g;
+  return NULL;
+}
+
+static ts_shape loads_shape(const ts_node *node, const ts_tensor *logits) {
+  return TS_SHAPE(node->attr.loads.groups, 2 * ts_shape_last(&logits->shape) + 2);
+}
+
+const char *ts_shape_route_loads(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  const ts_tensor *logits = ts_rule_in(g, node, 0), *chosen = ts_rule_in(g, node, 1);
+  const char *why = check_loads(g, node, logits, ts_rule_in(g, node, 2));
+  TS_RULE(why == NULL, why);
+  ts_shape of_choices = ts_shape_with_last(logits->shape, ts_shape_last(&chosen->shape));
+  TS_RULE(chosen->dtype == TS_I32 && ts_shape_equal(&chosen->shape, &of_choices), "choices are [...][k] int32");
+  dtype[0] = TS_F32;
+  shape[0] = loads_shape(node, logits);
+  return NULL;
+}
+
+const char *ts_index_route_loads(const ts_node *node) {
+  (void) node;
+  return "*E,*K,*->GS";
+}
+
+void ts_gradient_route_loads(ts_gradients *gradients, const ts_node *node) {
+  if (!ts_gradients_wanted(gradients, node->in[0])) {
+    return;
+  }
+  char *name = ts_format("%s.dx", node->name);
+  const ts_tid in[] = {ts_gradients_of(gradients, node->out[0]), node->in[0], node->in[2]};
+  ts_gradients_add(
+      gradients, node->in[0],
+      ts_graph_add(
+          ts_gradients_site(gradients, node->in[0]),
+          &(ts_node){
+              .op = TS_OP_ROUTE_LOADS_DX, .name = name, .n_in = 3, .in = in, .attr = node->attr, .beta = TS_NONE}));
+  ts_free(name);
+}
+
+const char *ts_shape_route_loads_dx(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  const ts_tensor *logits = ts_rule_in(g, node, 1);
+  const char *why = check_loads(g, node, logits, ts_rule_in(g, node, 2));
+  TS_RULE(why == NULL, why);
+  TS_RULE(ts_rule_is(g, node, 0, TS_F32, loads_shape(node, logits)), "there is a gradient for each load");
+  dtype[0] = TS_F32;
+  shape[0] = logits->shape;
+  return NULL;
+}
+
+const char *ts_index_route_loads_dx(const ts_node *node) {
+  (void) node;
+  return "GS,*E,*->*E";
+}
+
+/* ---- balance ---- */
+
+static const char *check_balance(const ts_graph *g, const ts_node *node, int loads) {
+  const ts_tensor *x = ts_rule_in(g, node, loads);
+  TS_RULE(x->dtype == TS_F32 && x->shape.n == 2 && x->shape.d[1] >= 4 && x->shape.d[1] % 2 == 0,
+          "loads are [G][2 E + 2] fp32");
+  TS_RULE(node->attr.balance.layers >= 1 && isfinite(node->attr.balance.aux) && isfinite(node->attr.balance.z),
+          "factors are numbers, and there are layers");
+  return NULL;
+}
+
+const char *ts_shape_balance_loss(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  const char *why = check_balance(g, node, 0);
+  TS_RULE(why == NULL, why);
+  TS_RULE(ts_rule_is(g, node, 1, TS_F32, ts_rule_in(g, node, 0)->shape), "there are as many loads of this rank");
+  dtype[0] = TS_F64;
+  shape[0] = TS_SHAPE(1);
+  return NULL;
+}
+
+const char *ts_index_balance_loss(const ts_node *node) {
+  (void) node;
+  return "GS,GS->A";
+}
+
+/* The loads of this rank say how many tokens it has, which is a constant. */
+void ts_gradient_balance_loss(ts_gradients *gradients, const ts_node *node) {
+  if (!ts_gradients_wanted(gradients, node->in[0])) {
+    return;
+  }
+  char *name = ts_format("%s.dloads", node->name);
+  const ts_tid in[] = {ts_gradients_seed(gradients, node->out[0]), node->in[0]};
+  ts_gradients_add(
+      gradients, node->in[0],
+      ts_graph_add(
+          ts_gradients_site(gradients, node->in[0]),
+          &(ts_node){
+              .op = TS_OP_BALANCE_LOSS_DX, .name = name, .n_in = 2, .in = in, .attr = node->attr, .beta = TS_NONE}));
+  ts_free(name);
+}
+
+const char *ts_shape_balance_loss_dx(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  const char *why = check_balance(g, node, 1);
+  TS_RULE(why == NULL, why);
+  TS_RULE(ts_rule_is(g, node, 0, TS_F32, TS_SHAPE(1)), "the seed is [1] fp32");
+  dtype[0] = TS_F32;
+  shape[0] = ts_rule_in(g, node, 1)->shape;
+  return NULL;
+}
+
+const char *ts_index_balance_loss_dx(const ts_node *node) {
+  (void) node;
+  return "A,GS->GS";
+}

@@ -26,8 +26,9 @@ typedef enum policy {
  * in CUDA's fp32 list alone; softmax is inside of attention here, pow inside of gelu_new, whose kernels compute in
  * fp32.  linalg_vector_norm is too, by which what is normalized comes out in fp32.  Losses (kl_div, mse_loss and others
  * in both fp32 lists) compute in fp32 of any type, and round nothing that comes from one row; so does the sum of picked
- * tokens, which CUDA's `sum` would leave in fp32.  A CAST is the model's own.  Rows are what the experts' products read of
- * them; a router's logits are fp32 here, and what experts make is added up in the type of the residual stream. */
+ * tokens, which CUDA's `sum` would leave in fp32.  A CAST is the model's own.  Rows are what products
+ * of experts read; a router's logits are fp32 here, and what experts make is added up in the type of the residual
+ * stream. */
 static const struct {
   policy cpu, cuda;
 } rows[TS_N_OPS] = {
@@ -44,7 +45,8 @@ static const struct {
     [TS_OP_LOSS] = {WIDEST, WIDEST},       [TS_OP_CAST] = {FULL, FULL},
     [TS_OP_ROUTE] = {FULL, FULL},          [TS_OP_DISPATCH] = {WIDEST, WIDEST},
     [TS_OP_TAKE_ROWS] = {LOWER, LOWER},    [TS_OP_GROUPED] = {LOWER, LOWER},
-    [TS_OP_COMBINE] = {WIDEST, WIDEST},
+    [TS_OP_COMBINE] = {WIDEST, WIDEST},    [TS_OP_ROUTE_LOADS] = {FULL, FULL},
+    [TS_OP_BALANCE_LOSS] = {FULL, FULL},
 };
 
 typedef struct caster {

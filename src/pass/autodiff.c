@@ -146,12 +146,14 @@ void ts_pass_autodiff(ts_graph **graph, ts_pass_context *context) {
                             .of = ts_ids_none(g->n_tensors),
                             .wanted = ts_calloc((size_t) g->n_tensors, sizeof *gradients.wanted)};
   ts_find_trained(g, context->deck, gradients.wanted);
-  ts_tid loss = ts_graph_marked(g, "loss");
+  const ts_tid roots[] = {ts_graph_marked(g, "loss"), ts_graph_marked(g, "balance")};
   if (context->seeded) {
     seed_outputs(&gradients);
   }
-  if (ts_gradients_wanted(&gradients, loss)) {
-    gradients.of[loss] = ts_gradients_seed(&gradients, loss);
+  for (int i = 0; i < 2; ++i) {
+    if (ts_gradients_wanted(&gradients, roots[i])) {
+      gradients.of[roots[i]] = ts_gradients_seed(&gradients, roots[i]);
+    }
   }
   for (ts_nid n = g->n_nodes - 1; n >= 0; --n) {
     ts_node node = g->node[n]; /* the array moves while nodes are added; what the node points to does not */

@@ -75,8 +75,8 @@ typedef void ts_pass_observer(const char *pass, const ts_graph *graph, void *use
 void ts_passes_run(ts_graph **graph, ts_pass_context *context, const char *last, ts_pass_observer *observer,
                    void *user);
 
-/** True for what is fp32 in every precision: the product that makes the logits of generation, with what scales them, and
- * that which makes a router's. Not collective. */
+/** True for what is fp32 in every precision: the product that makes the logits of generation, with what scales them,
+ * and that which makes a router's. Not collective. */
 bool ts_makes_fp32(const ts_graph *graph, const ts_node *node);
 
 /** True for an input that is fp32 in every precision, while the others of the node, and what it makes, are not for
@@ -84,8 +84,8 @@ bool ts_makes_fp32(const ts_graph *graph, const ts_node *node);
 bool ts_reads_fp32(const ts_node *node, int input);
 
 /** The passes. Not collective. */
-ts_pass_run ts_pass_precision, ts_pass_autocast, ts_pass_shard, ts_pass_tile, ts_pass_stage, ts_pass_crossing,
-    ts_pass_autodiff, ts_pass_loss_scale, ts_pass_recompute, ts_pass_head_groups, ts_pass_exchange, ts_pass_zero,
-    ts_pass_fuse, ts_pass_epilogue, ts_pass_schedule, ts_pass_memory;
+ts_pass_run ts_pass_precision, ts_pass_autocast, ts_pass_shard, ts_pass_tile, ts_pass_balance, ts_pass_stage,
+    ts_pass_crossing, ts_pass_autodiff, ts_pass_loss_scale, ts_pass_recompute, ts_pass_head_groups, ts_pass_exchange,
+    ts_pass_zero, ts_pass_fuse, ts_pass_epilogue, ts_pass_schedule, ts_pass_memory;
 
 #endif

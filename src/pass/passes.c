@@ -15,6 +15,8 @@ const ts_pass ts_passes[] = {
     {"heads", ts_pass_head_groups, TS_FACT_SHARDED, TS_FACT_SHARDED, TS_FACT_GRADIENTS, false,
      "attention by groups of heads"},
     {"tile", ts_pass_tile, TS_FACT_SHARDED, TS_FACT_SHARDED, TS_FACT_GRADIENTS, false, "MLPs in tiles of rows"},
+    {"balance", ts_pass_balance, TS_FACT_SHARDED, TS_FACT_SHARDED, TS_FACT_GRADIENTS, true,
+     "loads of experts on all ranks, where their balance is that of all"},
     {"stage", ts_pass_stage, TS_FACT_SHARDED, TS_FACT_SHARDED, TS_FACT_GRADIENTS, false,
      "this rank's pieces of the model, and the messages between them; the layout of all"},
     {"autodiff", ts_pass_autodiff, TS_FACT_SHARDED, TS_FACT_GRADIENTS, TS_FACT_LAYOUT, true, "the backward step"},

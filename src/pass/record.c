@@ -34,11 +34,12 @@ static ts_tid nothing(ts_site at, const char *name) {
 
 /* This rank's row; *n elements. */
 static ts_tid make_row(ts_site at, const ts_mesh *mesh, const ts_layout *layout, const ts_record_row *row, int64_t *n) {
-  ts_tid *entry = ts_malloc((size_t) (layout->n_parts + 3) * sizeof *entry);
+  ts_tid *entry = ts_malloc((size_t) (layout->n_parts + 4) * sizeof *entry);
   int n_entries = 0;
   bool owns = owns_loss(mesh, row);
   entry[n_entries++] = owns ? row->loss : nothing(at, "zero");
   entry[n_entries++] = owns ? row->valid : nothing(at, "zero");
+  entry[n_entries++] = owns && row->balance != TS_NONE ? row->balance : nothing(at, "zero");
   entry[n_entries++] = ts_record_scalar(at, "flags", TS_F64, TS_N_FLAGS);
   *n = TS_RECORD_SQUARES;
   for (int i = 0; i < layout->n_parts; ++i) {

@@ -239,6 +239,9 @@ static void localise(const writer *w, const ts_node *old, const ts_node_share *h
     ts_share part = ts_dealing_share(s->dealing, how->run, how->size, how->cut.parts, w->rank);
     how->cut.localise(attr, &part);
   }
+  if (old->op == TS_OP_ROUTE_LOADS && how->index == '*') {
+    attr->loads.first += own_rows(w).begin;
+  }
   if (old->op == TS_OP_DROPOUT && how->index == '*') {
     attr->dropout.length = s->length;
   }

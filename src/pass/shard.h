@@ -41,6 +41,7 @@ typedef struct ts_shards {
   ts_shard *shard;     /**< Owned; by name. */
   ts_dealing *dealing; /**< Owned. */
   int ranks;           /**< Along tp. */
+  bool loads_by_rows;  /**< Each rank has the loads (ROUTE_LOADS) of its own tokens. */
   bool loss_by_rows;   /**< Each rank has the loss of its own tokens; else all have the loss of all. */
   int64_t **cuts;      /**< Owned: of collectives over tp, ranks + 1 cut points each. */
   int n_cuts, cuts_capacity;

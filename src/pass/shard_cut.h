@@ -180,8 +180,8 @@ bool ts_sharding_begins_rows(const ts_sharding *sharding, const ts_node *node);
  * \return false: the node cannot, or an input is dealt otherwise; nothing has changed but \a how->cut. */
 bool ts_sharding_cut_by_rows(ts_sharding *sharding, const ts_node *node, ts_node_share *how);
 
-/** Where tokens are in rows each rank brings its own together by expert, and does what follows on them, until each token
- * has its sum again; gradients of the experts are partial sums. Not collective.
+/** Where tokens are in rows each rank brings its own together by expert, and does what follows on them, until each
+ * token has its sum again; gradients of the experts are partial sums. Not collective.
  * \return false: the node has nothing to do with that; nothing has changed. */
 bool ts_sharding_follow_routed(ts_sharding *sharding, const ts_node *node, ts_node_share *how);
 

@@ -76,7 +76,8 @@ bool ts_sharding_cut_by_rows(ts_sharding *s, const ts_node *node, ts_node_share 
 
 /* Does the node bring together by expert the tokens that each rank has, or work on what was? */
 static bool is_routed(const ts_sharding *s, const ts_node *node) {
-  bool routed = node->op == TS_OP_DISPATCH && s->spread[node->in[0]].rows;
+  bool takes = node->op == TS_OP_DISPATCH || node->op == TS_OP_ROUTE_LOADS;
+  bool routed = takes && s->spread[node->in[0]].rows;
   for (int i = 0; i < node->n_in; ++i) {
     routed = routed || (node->in[i] != TS_NONE && s->spread[node->in[i]].routed);
   }
@@ -93,6 +94,8 @@ bool ts_sharding_follow_routed(ts_sharding *s, const ts_node *node, ts_node_shar
   for (int i = 0; i < node->n_in; ++i) {
     if (ts_sharding_is_parameter(s, node->in[i])) {
       s->partial[node->in[i]] = true;
+    } else if (ts_sharding_tensor(s, node->in[i])->role == TS_ROLE_INPUT) { /* labels */
+      how->take |= 1u << i;
     }
   }
   for (int i = 0; i < node->n_out; ++i) {

@@ -31,6 +31,10 @@ void ts_shards_fill(ts_shards *shards, ts_sharding *s) {
   }
   qsort(shards->shard, (size_t) shards->n, sizeof *shards->shard, by_shard_name);
   shards->loss_by_rows = s->loss_by_rows;
+  for (ts_nid n = 0; n < s->graph->n_nodes; ++n) {
+    const ts_node *node = &s->graph->node[n];
+    shards->loads_by_rows |= node->op == TS_OP_ROUTE_LOADS && s->spread[node->out[0]].routed;
+  }
   shards->dealing = s->dealing;
   s->dealing = NULL;
 }

@@ -5,9 +5,9 @@
  * cut (graph/cut.h), and nothing has to be sent.  Gradients of parameters are so sums over the ranks, which the
  * reductions over all that share a parameter complete; the loss is that of own tokens, which the record adds up.
  *
- * Attention is told which tokens it has, and stays one node on these until pass/exchange lets it see the others.  Rows for
- * experts are those of own tokens: how many follows from the shapes, and no more than one op in front and one behind knows
- * whose they are. */
+ * Attention is told which tokens it has, and stays one node on these until pass/exchange lets it see the others.  Rows
+ * for experts are those of own tokens: how many follows from the shapes, and no more than one op in front and one
+ * behind knows whose they are. */
 #include "pass/shard_tokens.h"
 
 #include "base/memory.h"
@@ -75,7 +75,8 @@ static bool follow_rows(cutter *c, const ts_node *node) {
   } else if (node->op == TS_OP_COMBINE) {
     c->cut[node->out[0]] = true;
   }
-  return node->op == TS_OP_DISPATCH || node->op == TS_OP_TAKE_ROWS || node->op == TS_OP_COMBINE;
+  return node->op == TS_OP_DISPATCH || node->op == TS_OP_TAKE_ROWS || node->op == TS_OP_COMBINE ||
+         node->op == TS_OP_ROUTE_LOADS;
 }
 
 /* Does a view put the tokens of all samples in one dimension, the first? */
@@ -112,6 +113,8 @@ static void cut_node(cutter *c, const ts_node *old, ts_attr *attr) {
     attr->attention.queries = attr->attention.keys = c->tokens;
   } else if (old->op == TS_OP_DROPOUT) {
     attr->dropout.tokens = c->tokens;
+  } else if (old->op == TS_OP_ROUTE_LOADS) {
+    attr->loads.length = attr->loads.length / c->length * c->own; /* of a sample, or of all */
   } else if (old->op == TS_OP_VIEW && is_flat(c, old)) {
     attr->view.shape.d[0] = c->batch * c->own;
   } else if (old->op == TS_OP_VIEW) {

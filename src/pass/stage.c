@@ -174,9 +174,11 @@ static void find_pieces(cut *c) {
 static void find_answers(cut *c) {
   const ts_graph *g = c->from;
   bool *reached = ts_calloc((size_t) g->n_tensors + 1, sizeof *reached);
-  ts_tid loss = ts_graph_marked(g, "loss");
-  if (loss != TS_NONE) {
-    reached[loss] = true;
+  const ts_tid roots[] = {ts_graph_marked(g, "loss"), ts_graph_marked(g, "balance")};
+  for (int i = 0; i < 2; ++i) {
+    if (roots[i] != TS_NONE) {
+      reached[roots[i]] = true;
+    }
   }
   ts_graph_reach_back(g, true, reached);
   for (ts_nid n = 0; n < g->n_nodes; ++n) {

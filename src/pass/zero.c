@@ -258,7 +258,7 @@ static void add_results(ts_zero *z) {
   ts_graph *to = z->rewrite.to;
   bool elsewhere = ts_stages_end(z->context->stages) != z->context->mesh->coord[TS_AXIS_PP];
   if (z->context->use != TS_MODEL_LOGITS && elsewhere) { /* the loss is where the pipeline ends */
-    ts_zero_add_update(z, TS_NONE, TS_NONE);
+    ts_zero_add_update(z, TS_NONE, TS_NONE, TS_NONE);
     return;
   }
   if (elsewhere) {
@@ -273,14 +273,15 @@ static void add_results(ts_zero *z) {
     if (ts_zero_is_training(z)) { /* the host has the loss: it gives gradients of outputs */
       ts_site update = {to, TS_SEGMENT_UPDATE, -1};
       ts_zero_add_update(z, ts_record_scalar(update, "no_loss", TS_F64, 1),
-                         ts_record_scalar(update, "counted", TS_F64, 1));
+                         ts_record_scalar(update, "counted", TS_F64, 1), TS_NONE);
     }
     return;
   }
   /* after the last node of the micro-batch: a fused loss is made among the gradients */
   ts_site at = {to, ts_zero_is_training(z) ? TS_SEGMENT_BACKWARD_WEIGHT : TS_SEGMENT_FORWARD, -1};
   ts_tid loss = sum_result(z, at, "loss"), valid = sum_result(z, at, "valid");
-  ts_zero_add_update(z, loss, valid);
+  bool balances = ts_graph_marked(z->rewrite.from, "balance") != TS_NONE;
+  ts_zero_add_update(z, loss, valid, balances ? sum_result(z, at, "balance") : TS_NONE);
 }
 
 static int last_unit_of(const ts_graph *g) {

@@ -127,8 +127,8 @@ void ts_zero_flush(ts_zero *z, ts_site at);
 
 /** Add the step's record, its control values, the optimizer and the gathers after it. Not collective (it only writes
  * nodes).
- * \param [in] loss, valid  Sums over this rank's micro-batches. */
-void ts_zero_add_update(ts_zero *z, ts_tid loss, ts_tid valid);
+ * \param [in] loss, valid, balance  Sums over this rank's micro-batches, as in ts_record_row. */
+void ts_zero_add_update(ts_zero *z, ts_tid loss, ts_tid valid, ts_tid balance);
 
 /** Of tables that two stages of a pipeline read: add the copy's gradient to home's, before the record; and give the
  * copy home's new values, after the update. Not collective (they only write nodes). */

@@ -200,7 +200,7 @@ static ts_tid scale_of_directions(ts_zero *z) {
   return needed ? ts_zero_one(z) : TS_NONE;
 }
 
-void ts_zero_add_update(ts_zero *z, ts_tid loss, ts_tid valid) {
+void ts_zero_add_update(ts_zero *z, ts_tid loss, ts_tid valid, ts_tid balance) {
   if (ts_zero_is_training(z)) {
     ts_zero_collect_tied(z, site(z));
   }
@@ -211,6 +211,7 @@ void ts_zero_add_update(ts_zero *z, ts_tid loss, ts_tid valid) {
   const ts_deck *deck = z->context->deck;
   ts_record_row row = {.loss = loss,
                        .valid = valid,
+                       .balance = balance,
                        .loss_is_split = z->context->shards != NULL && z->context->shards->loss_by_rows,
                        .shard = shard,
                        .squares = ts_zero_is_training(z)};

@@ -43,6 +43,10 @@
   X(ROPE, rope)                           \
   X(ROUTE, route)                         \
   X(ROUTE_DX, route_dx)                   \
+  X(ROUTE_LOADS, route_loads)             \
+  X(ROUTE_LOADS_DX, route_loads_dx)       \
+  X(BALANCE_LOSS, balance_loss)           \
+  X(BALANCE_LOSS_DX, balance_loss_dx)     \
   X(DISPATCH, dispatch)                   \
   X(TAKE_ROWS, take_rows)                 \
   X(COMBINE, combine)                     \

@@ -30,7 +30,7 @@ typedef struct matrix {
 } matrix;
 
 /* n numbers of a row as fp32 or as bf16, zeros behind them up to `padded`. */
-static void read_numbers(void *to, const matrix *x, int64_t at, int64_t n, int64_t padded, bool pairs) {
+static void read_some(void *to, const matrix *x, int64_t at, int64_t n, int64_t padded, bool pairs) {
   size_t size = pairs ? sizeof(uint16_t) : sizeof(float);
   if (pairs) {
     memcpy(to, (const uint16_t *) x->data.data + at, (size_t) n * size);
@@ -50,13 +50,13 @@ static void read_numbers(void *to, const matrix *x, int64_t at, int64_t n, int64
 static void pack_along(ts_cell *b, const matrix *w, int64_t row, int64_t at, int64_t k, int64_t n, bool pairs) {
   for (int64_t i = 0; i < k; i += pairs ? 2 : 1) {
     if (!pairs) {
-      read_numbers(b + i * TILE, w, (row + i) * w->width + at, n, TILE, false);
+      read_some(b + i * TILE, w, (row + i) * w->width + at, n, TILE, false);
       continue;
     }
     uint16_t low[TILE], high[TILE] = {0};
-    read_numbers(low, w, (row + i) * w->width + at, n, TILE, true);
+    read_some(low, w, (row + i) * w->width + at, n, TILE, true);
     if (i + 1 < k) {
-      read_numbers(high, w, (row + i + 1) * w->width + at, n, TILE, true);
+      read_some(high, w, (row + i + 1) * w->width + at, n, TILE, true);
     }
     ts_micro_pair(b + i / 2 * TILE, low, high, TILE);
   }
@@ -69,8 +69,7 @@ static void pack_across(ts_cell *b, const matrix *w, int64_t row, int64_t n, boo
     int64_t k = ts_min(part, w->width - at), cells = (cells_of(k, pairs) + 7) / 8 * 8;
     for (int64_t i = 0; i < TILE; ++i) {
       int64_t some = i < n ? k : 0;
-      read_numbers(scratch + i * PART, w, i < n ? (row + i) * w->width + at : 0, some, pairs ? 2 * cells : cells,
-                   pairs);
+      read_some(scratch + i * PART, w, i < n ? (row + i) * w->width + at : 0, some, pairs ? 2 * cells : cells, pairs);
     }
     ts_micro_transpose(b + cells_of(at, pairs) * TILE, scratch, PART, TILE, (int) cells);
   }
@@ -109,11 +108,11 @@ static space space_of(const ts_kernel_call *call, const int64_t count[4], int th
 }
 
 /* Cells of some rows of x along k: where they are, if that will do. */
-static ts_micro_product rows_of(const grouped *g, const matrix *x, int64_t row, int64_t rows, ts_cell *a) {
+static ts_micro_product cells_of_rows(const grouped *g, const matrix *x, int64_t row, int64_t rows, ts_cell *a) {
   bool direct = x->data.dtype == TS_F32 || (g->pairs && x->width % 2 == 0 && (uintptr_t) x->data.data % 4 == 0);
   int64_t k = cells_of(x->width, g->pairs);
   for (int64_t i = 0; i < rows && !direct; ++i) {
-    read_numbers(a + i * k, x, (row + i) * x->width, x->width, g->pairs ? 2 * k : k, g->pairs);
+    read_some(a + i * k, x, (row + i) * x->width, x->width, g->pairs ? 2 * k : k, g->pairs);
   }
   return (ts_micro_product){.m = (int) rows,
                             .n = TILE,
@@ -149,7 +148,7 @@ static size_t grouped_prepare(const ts_target *target, const ts_graph *graph, co
   return (size_t) target->threads * bytes_of_space(count);
 }
 
-static void multiply_tile(const ts_kernel_call *call, const grouped *g, int64_t expert, int64_t at, const space *s) {
+static void multiply_grouped(const ts_kernel_call *call, const grouped *g, int64_t expert, int64_t at, const space *s) {
   int64_t n = ts_min(TILE, g->columns - at), last = g->first[expert + 1];
   bool turned = call->node->attr.matmul.transpose_b;
   matrix x = {ts_source_of(call, 0), g->inner}, w = {ts_source_of(call, 1), turned ? g->inner : g->columns};
@@ -160,7 +159,7 @@ static void multiply_tile(const ts_kernel_call *call, const grouped *g, int64_t 
     pack_along(s->b, &w, expert * g->inner, at, g->inner, n, g->pairs);
   }
   for (int64_t row = g->first[expert]; row < last; row += ROWS) {
-    ts_micro_product p = rows_of(g, &x, row, ts_min(ROWS, last - row), s->a);
+    ts_micro_product p = cells_of_rows(g, &x, row, ts_min(ROWS, last - row), s->a);
     p.b = s->b;
     p.ldb = TILE;
     p.c = s->c;
@@ -189,7 +188,7 @@ static void grouped_run(const ts_kernel_call *call) {
 #pragma omp for schedule(dynamic, 1)
     for (int64_t i = 0; i < g.experts * tiles; ++i) {
       if (g.first[i / tiles] < g.first[i / tiles + 1]) {
-        multiply_tile(call, &g, i / tiles, i % tiles * TILE, &s);
+        multiply_grouped(call, &g, i / tiles, i % tiles * TILE, &s);
       }
     }
   }
@@ -230,11 +229,11 @@ static ts_micro_product columns_of(const grouped *g, const matrix *dy, int64_t r
   uint16_t *low = (uint16_t *) s->scratch, *high = low + dy->width;
   for (int64_t i = 0; i < rows && !direct; i += g->pairs ? 2 : 1) {
     if (!g->pairs) {
-      read_numbers(s->a + i * dy->width, dy, (row + i) * dy->width, dy->width, dy->width, false);
+      read_some(s->a + i * dy->width, dy, (row + i) * dy->width, dy->width, dy->width, false);
       continue;
     }
-    read_numbers(low, dy, (row + i) * dy->width, dy->width, dy->width, true);
-    read_numbers(high, dy, i + 1 < rows ? (row + i + 1) * dy->width : 0, i + 1 < rows ? dy->width : 0, dy->width, true);
+    read_some(low, dy, (row + i) * dy->width, dy->width, dy->width, true);
+    read_some(high, dy, i + 1 < rows ? (row + i + 1) * dy->width : 0, i + 1 < rows ? dy->width : 0, dy->width, true);
     ts_micro_pair(s->a + i / 2 * dy->width, low, high, (int) dy->width);
   }
   return (ts_micro_product){.m = (int) dy->width,

@@ -1,4 +1,4 @@
-/* Routing of tokens to experts: token by token. */
+/* Routing of tokens to experts, token by token; and what experts got, in fp64 sums over blocks of tokens. */
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/tile.h"
 #include "backend/cpu/vector.h"
@@ -156,3 +156,193 @@ static void route_dx_run(const ts_kernel_call *call) {
   }
 }
 TS_CPU_KERNEL(route_dx) = {.run = route_dx_run};
+
+/* ---- what experts got ---- */
+
+enum { IGNORED = -100, LOADS_BLOCK = 64 };
+
+/* Tokens of a group, in blocks of their own. */
+typedef struct loads {
+  routing r;
+  int64_t groups, length, first;
+} loads;
+
+static loads loads_of_node(const ts_graph *graph, const ts_node *node, int logits) {
+  const ts_shape *x = &graph->tensor[node->in[logits]].shape;
+  int64_t experts = x->d[x->n - 1];
+  return (loads){.r = {.tokens = experts > 0 ? ts_shape_count(x) / experts : 0,
+                       .experts = (int) experts,
+                       .sigmoid = node->attr.loads.sigmoid},
+                 .groups = node->attr.loads.groups,
+                 .length = node->attr.loads.length,
+                 .first = node->attr.loads.first};
+}
+
+static int64_t width_of_loads(const loads *l) {
+  return 2 * l->r.experts + 2;
+}
+
+static int64_t first_of_group(const loads *l, int64_t group) {
+  int64_t at = group * l->length - l->first;
+  return at < 0 ? 0 : ts_min(at, l->r.tokens);
+}
+
+/* The first block of a group. */
+static int64_t first_block_of_loads(const loads *l, int64_t group) {
+  return first_of_group(l, group) / LOADS_BLOCK + group;
+}
+
+static size_t route_loads_prepare(const ts_target *target, const ts_graph *graph, const ts_node *node,
+                                  void **prepared) {
+  (void) target;
+  (void) prepared;
+  loads l = loads_of_node(graph, node, 0);
+  return (size_t) (first_block_of_loads(&l, l.groups) * width_of_loads(&l)) * sizeof(double);
+}
+
+static double log_sum(const float *x, int n) {
+  float most = x[0];
+  for (int e = 1; e < n; ++e) {
+    most = x[e] > most ? x[e] : most;
+  }
+  float sum = ts_expf(x[0] - most);
+  for (int e = 1; e < n; ++e) {
+    sum += ts_expf(x[e] - most);
+  }
+  return most + log((double) sum);
+}
+
+static void add_shares(const loads *l, const float *x, const int32_t *chosen, int64_t k, double *to) {
+  int n = l->r.experts;
+  float score[TS_MOST_EXPERTS], all = 0;
+  score_experts(&l->r, x, score);
+  for (int e = 0; e < n; ++e) {
+    all += score[e];
+  }
+  for (int e = 0; e < n; ++e) {
+    to[n + e] += score[e] / all;
+  }
+  for (int64_t j = 0; j < k; ++j) {
+    to[chosen[j]] += 1;
+  }
+  double z = log_sum(x, n);
+  to[2 * n] += z * z;
+  to[2 * n + 1] += 1;
+}
+
+static void sum_block(const ts_kernel_call *call, const loads *l, int64_t group, int64_t block, double *to) {
+  const float *x = call->in[0];
+  const int32_t *chosen = call->in[1], *label = call->in[2];
+  const ts_shape *choices = &ts_call_in(call, 1)->shape;
+  int64_t k = choices->d[choices->n - 1], begin = first_of_group(l, group) + block * LOADS_BLOCK;
+  int64_t end = ts_min(begin + LOADS_BLOCK, first_of_group(l, group + 1));
+  memset(to, 0, (size_t) width_of_loads(l) * sizeof *to);
+  for (int64_t t = begin; t < end; ++t) {
+    if (label[t] != IGNORED) {
+      add_shares(l, x + t * l->r.experts, chosen + t * k, k, to);
+    }
+  }
+}
+
+static void route_loads_run(const ts_kernel_call *call) {
+  loads l = loads_of_node(call->graph, call->node, 0);
+  int64_t width = width_of_loads(&l);
+  double *partial = call->workspace;
+  float *y = call->out[0];
+  for (int64_t g = 0; g < l.groups; ++g) {
+    int64_t blocks = ts_pieces(first_of_group(&l, g + 1) - first_of_group(&l, g), LOADS_BLOCK),
+            at = first_block_of_loads(&l, g);
+#pragma omp parallel for num_threads(ts_call_threads(call, blocks)) schedule(static)
+    for (int64_t b = 0; b < blocks; ++b) {
+      sum_block(call, &l, g, b, partial + (at + b) * width);
+    }
+    for (int64_t i = 0; i < width; ++i) {
+      double sum = 0;
+      for (int64_t b = 0; b < blocks; ++b) {
+        sum += partial[(at + b) * width + i];
+      }
+      y[g * width + i] = (float) sum;
+    }
+  }
+}
+TS_CPU_KERNEL(route_loads) = {.prepare = route_loads_prepare, .run = route_loads_run};
+
+/* d share_i / d logit_e = share_e (1 or 1 - s_e) ((i == e) - share_i); d logsumexp^2 = 2 logsumexp softmax. */
+static void loads_dx_token(const loads *l, const float *x, const float *dloads, float *dx) {
+  int n = l->r.experts;
+  float score[TS_MOST_EXPERTS], all = 0, flow = 0, dz = dloads[2 * n];
+  score_experts(&l->r, x, score);
+  for (int e = 0; e < n; ++e) {
+    all += score[e];
+  }
+  for (int e = 0; e < n; ++e) {
+    flow += score[e] / all * dloads[n + e];
+  }
+  float z = dz != 0 ? (float) log_sum(x, n) : 0;
+  for (int e = 0; e < n; ++e) {
+    float inner = l->r.sigmoid ? 1.0f - score[e] : 1.0f;
+    dx[e] = score[e] / all * inner * (dloads[n + e] - flow);
+    dx[e] += dz != 0 ? dz * 2 * z * ts_expf(x[e] - z) : 0.0f;
+  }
+}
+
+static void route_loads_dx_run(const ts_kernel_call *call) {
+  loads l = loads_of_node(call->graph, call->node, 1);
+  const float *dloads = call->in[0], *x = call->in[1];
+  const int32_t *label = call->in[2];
+  ts_sink dx = ts_sink_of(call, 0);
+#pragma omp parallel for num_threads(ts_call_threads(call, l.r.tokens)) schedule(static)
+  for (int64_t t = 0; t < l.r.tokens; ++t) {
+    float row[TS_MOST_EXPERTS] = {0};
+    if (label[t] != IGNORED) {
+      loads_dx_token(&l, x + t * l.r.experts, dloads + (l.first + t) / l.length * width_of_loads(&l), row);
+    }
+    for (int64_t at = 0; at < l.r.experts; at += TS_TILE) {
+      ts_sink_write(&dx, t * l.r.experts + at, ts_min(TS_TILE, l.r.experts - at), row + at);
+    }
+  }
+}
+TS_CPU_KERNEL(route_loads_dx) = {.run = route_loads_dx_run};
+
+/* ---- balance ---- */
+
+/* The factor of f and of the sum of squared logsumexps in a group's loss, for each of \a own tokens of n. */
+static double aux_of_token(const ts_node *node, int64_t experts, double n) {
+  return (double) node->attr.balance.aux * (double) experts / (node->attr.balance.layers * n * n);
+}
+
+static void balance_loss_run(const ts_kernel_call *call) {
+  const ts_shape *shape = &ts_call_in(call, 0)->shape;
+  const float *all = call->in[0], *own = call->in[1];
+  int64_t width = shape->d[1], experts = width / 2 - 1;
+  double loss = 0;
+  for (int64_t g = 0; g < shape->d[0]; ++g, all += width, own += width) {
+    double n = all[width - 1], dot = 0;
+    for (int64_t e = 0; e < experts; ++e) {
+      dot += (double) all[e] * all[experts + e];
+    }
+    double each =
+        n > 0 ? aux_of_token(call->node, experts, n) * dot + (double) call->node->attr.balance.z * all[width - 2] / n
+              : 0;
+    loss += own[width - 1] * each;
+  }
+  *(double *) call->out[0] = loss;
+}
+TS_CPU_KERNEL(balance_loss) = {.run = balance_loss_run};
+
+static void balance_loss_dx_run(const ts_kernel_call *call) {
+  const ts_shape *shape = &ts_call_in(call, 1)->shape;
+  const float seed = *(const float *) call->in[0], *all = call->in[1];
+  float *y = call->out[0];
+  int64_t width = shape->d[1], experts = width / 2 - 1;
+  for (int64_t g = 0; g < shape->d[0]; ++g, all += width, y += width) {
+    double n = all[width - 1];
+    for (int64_t e = 0; e < experts; ++e) {
+      y[e] = 0;
+      y[experts + e] = n > 0 ? (float) (seed * aux_of_token(call->node, experts, n) * n * all[e]) : 0;
+    }
+    y[width - 2] = seed * call->node->attr.balance.z;
+    y[width - 1] = 0;
+  }
+}
+TS_CPU_KERNEL(balance_loss_dx) = {.run = balance_loss_dx_run};

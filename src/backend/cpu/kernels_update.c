@@ -31,7 +31,8 @@ static void step_control_run(const ts_kernel_call *call) {
   double loss_scale = call->in[3] != NULL ? ((const double *) call->in[3])[TS_LOSS_SCALE] : 1;
   const ts_shape *shape = &ts_call_in(call, 0)->shape;
   int64_t rows = shape->d[0], columns = shape->d[1];
-  double loss = column_sum(records, rows, columns, TS_RECORD_LOSS),
+  double balance = column_sum(records, rows, columns, TS_RECORD_BALANCE),
+         loss = column_sum(records, rows, columns, TS_RECORD_LOSS) + balance,
          valid = column_sum(records, rows, columns, TS_RECORD_VALID);
   double squares = 0;
   for (int64_t c = TS_RECORD_SQUARES; c < columns; ++c) {
@@ -45,6 +46,7 @@ static void step_control_run(const ts_kernel_call *call) {
   double *summary = call->out[0];
   summary[TS_SUMMARY_LOSS] = loss;
   summary[TS_SUMMARY_VALID] = valid;
+  summary[TS_SUMMARY_BALANCE] = balance;
   summary[TS_SUMMARY_NORM] = norm;
   for (int i = 0; i < TS_N_FLAGS; ++i) {
     summary[TS_SUMMARY_FLAGS + i] = column_max(records, rows, columns, TS_RECORD_FLAGS + i);
