@@ -40,7 +40,7 @@ static void dispatch_launch(const ts_kernel_call *call) {
   ts_sort sort;
   size_t used = 0;
   ts_sort_divide(&sort, (char *) call->workspace, n, &used);
-  int sorted = ts_sort_run(&sort, (const int32_t *) call->in[0], n, ts_sort_ids{0, experts}, ts_call_stream(call));
+  int sorted = ts_sort_run(&sort, (const int32_t *) call->in[0], n, ts_sort_ids{call->node->attr.experts.first, experts}, ts_call_stream(call));
   ts_launch(place_choices, ts_blocks(n + 1, EDGE_THREADS), EDGE_THREADS, 0, ts_call_stream(call),
             (int32_t *) call->out[0], (int32_t *) call->out[1], (int32_t *) call->out[2],
             (const int32_t *) sort.key[sorted], (const int32_t *) sort.place[sorted], n, experts);

@@ -55,10 +55,11 @@ static const golden families[] = {{"mistral", 3},       {"qwen2", 2},      {"qwe
 static const golden by_documents = {"llama_documents", 3};
 
 /* A case's grid: tp ranks share each product, sp ranks each sample, pp ranks have units of their own, the others
- * micro-batches. */
+ * micro-batches, of which ep have experts of their own. */
 typedef struct grid {
   ts_world *world;
-  int tp, sp, dp;
+  int tp, sp, dp;       /* dp: all that have other samples */
+  int ep;               /* of these; 0 as 1 */
   int pp;               /* stages of a pipeline, which have micro-batches of one sample; 0 as 1 */
   const char *schedule; /* with pp */
   int ulysses;          /* of sp, those that share heads; 0: the plan says */
@@ -116,6 +117,7 @@ static ts_deck *read_deck(const grid *on, const golden *g, int64_t stage, bool b
                  ts_format("pipeline.stages=%d", on->pp > 1 ? on->pp : 1),
                  ts_format("pipeline.schedule=%s", on->pp > 1 ? on->schedule : "1f1b"),
                  ts_format("tensor_parallel.autotp_size=%d", on->tp),
+                 ts_format("expert_parallel.autoep_size=%d", on->ep > 1 ? on->ep : 1),
                  ts_format("sequence_parallel_size=%d", on->sp),
                  on->ulysses > 0 ? ts_format("sequence_parallel.ulysses_degree=%d", on->ulysses)
                                  : ts_strdup("sequence_parallel.ulysses_degree=auto"),
@@ -480,6 +482,26 @@ static void test_grid(const grid *on) {
   }
 }
 
+/* Mixtures, with experts spread over some or all of the ranks that have other samples, at a stage in turn. */
+static void test_experts(const grid *on) {
+  for (size_t c = 0; c < sizeof families / sizeof families[0]; ++c) {
+    for (int ep = 2; ep <= on->dp && is_mixture(&families[c]) && tap_wanted(families[c].name); ++ep) {
+      if (on->dp % ep == 0 && families[c].micro_batch % on->dp == 0) {
+        grid spread = *on;
+        spread.ep = ep;
+        const stages all = {0, 3}, one = stages_of(on, c + (size_t) ep, true);
+        const stages of = wants_all() ? all : one;
+        for (int64_t stage = of.first; stage <= of.last; ++stage) {
+          if (ts_world_rank(on->world) == 0) {
+            tap_note("%s: tp %d, sp %d, ep %d of %d", families[c].name, on->tp, on->sp, ep, on->dp);
+          }
+          test_family(&spread, &families[c], stage);
+        }
+      }
+    }
+  }
+}
+
 /* As a pipeline of two stages: cases and some of the families, on the stand-in a few cases, each at a stage of ZeRO and
  * under a schedule in turn. */
 static void test_pipelines(ts_world *world) {
@@ -518,7 +540,9 @@ int main(int argc, char **argv) {
   for (int sp = 1; sp <= ranks; ++sp) {
     for (int tp = 1; tp <= ranks / sp; ++tp) {
       if (wants(tp, sp, ranks)) {
-        test_grid(&(grid){.world = world, .tp = tp, .sp = sp, .dp = ranks / (tp * sp)});
+        const grid on = {.world = world, .tp = tp, .sp = sp, .dp = ranks / (tp * sp)};
+        test_grid(&on);
+        test_experts(&on);
       }
     }
   }

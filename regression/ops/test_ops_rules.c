@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "graph/attribute.h"
 #include "graph/op.h"
+#include "graph/record.h"
 #include "regression/tap.h"
 
 #include <math.h>
@@ -677,7 +678,7 @@ static const op_case cases[] = {
      4,
      3,
      {WIDE(2, 7), WIDE(1), NORMAL(1), WIDE(3)},
-     {WIDE(10), NORMAL(1), NORMAL(1)},
+     {WIDE(TS_SUMMARY_SIZE), NORMAL(1), NORMAL(1)},
      {{0}},
      0,
      1,
@@ -688,8 +689,8 @@ static const op_case cases[] = {
      "",
      2,
      2,
-     {WIDE(3), WIDE(10)},
-     {WIDE(3), WIDE(10)},
+     {WIDE(3), WIDE(TS_SUMMARY_SIZE)},
+     {WIDE(3), WIDE(TS_SUMMARY_SIZE)},
      {.loss_scaler = {TS_LOSS_SCALE_DYNAMIC, 8, 1, 3, 2, false}},
      0,
      0,

@@ -52,7 +52,7 @@ static void test_pieces(const char *what, ts_shape shape, int dim, int n, const 
 
 static const int grid[TS_N_AXES] = {1, 2, 1, 1, 2}; /* dp 2 x tp 2 */
 
-static char fp32[] = "fp32", adamw[] = "AdamW";
+static char fp32[] = "fp32", adamw[] = "AdamW", llama[] = "llama";
 
 static ts_layout *make_layout(ts_mesh *mesh, int rank, const ts_deck *deck) {
   ts_graph *g = ts_graph_create();
@@ -67,7 +67,7 @@ static ts_layout *make_layout(ts_mesh *mesh, int rank, const ts_deck *deck) {
 /* Nothing is cut over tp: its second rank holds a replica, whoever looks. */
 static void test_cuts(void) {
   static const int64_t expected[] = {0, 64, 64, 100, 100};
-  ts_deck deck = {.optimizer = {.type = adamw, .state_dtype = fp32}};
+  ts_deck deck = {.model = {.model_type = llama}, .optimizer = {.type = adamw, .state_dtype = fp32}};
   bool same = true, owned = true, mine = true;
   for (int rank = 0; rank < 4; ++rank) {
     ts_mesh mesh;
@@ -117,6 +117,7 @@ static void make_sharded(sharded *s) {
       {"norm", TS_SHAPE(70), .how = TS_HELD_PARTIAL},
       {"whole", TS_SHAPE(10, 10), .how = TS_HELD_WHOLE}};
   *s = (sharded){.graph = ts_graph_create(), .deck.optimizer = {.type = adamw, .state_dtype = fp32}};
+  s->deck.model.model_type = llama;
   memcpy(s->shard, shard, sizeof shard);
   s->shards = (ts_shards){.n = 5, .shard = s->shard, .dealing = d, .ranks = TP};
   int unit = ts_graph_unit(s->graph, "unit"), other = ts_graph_unit(s->graph, "other");

@@ -21,6 +21,9 @@ typedef enum ts_axis { TS_AXIS_PP, TS_AXIS_DP, TS_AXIS_EP, TS_AXIS_SP, TS_AXIS_T
 #define TS_AXES_BATCH (TS_AXES(TS_AXIS_DP) | TS_AXES(TS_AXIS_EP))
 #define TS_AXES_DENSE (TS_AXES(TS_AXIS_DP) | TS_AXES(TS_AXIS_EP) | TS_AXES(TS_AXIS_SP))
 
+/** Along these ranks have other pieces of the same parameters. */
+#define TS_AXES_HOLDERS (TS_AXES(TS_AXIS_EP) | TS_AXES(TS_AXIS_TP))
+
 typedef struct ts_mesh {
   int size[TS_N_AXES];  /**< Extent of each axis, >= 1. */
   int coord[TS_N_AXES]; /**< This rank's point. */

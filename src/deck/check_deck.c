@@ -365,9 +365,20 @@ static void check_expert_groups(ts_reader *reader) {
   }
 }
 
+/* No rank is without experts. */
+static void check_expert_ranks(ts_reader *reader, int64_t experts) {
+  int64_t ranks = reader->deck->expert_parallel.autoep_size;
+  if (ranks > 1 && ranks > experts) {
+    ts_reader_report(reader, TS_CHECK_EXPERTS, "expert_parallel.autoep_size",
+                     "%lld ranks for the %lld experts of a layer; accepted: no more than these, or 1",
+                     (long long) ranks, (long long) experts);
+  }
+}
+
 static void check_experts(ts_reader *reader) {
   const ts_deck_model *m = &reader->deck->model;
   const ts_family *family = ts_family_find(m->model_type);
+  check_expert_ranks(reader, family != NULL && family->router != NULL ? m->num_experts : 0);
   if (family == NULL) {
     return;
   }

@@ -395,8 +395,9 @@ typedef struct ts_deck {
   } sequence_parallel;
   ts_dtype seq_parallel_communication_data_type; /**< F32, BF16 or F16; ts_deck_wire. */
   struct {
+    bool enabled; /**< Resolved: autoep_size is 1 without. */
     int64_t autoep_size;
-  } expert_parallel; /**< Stages and this are grid sizes: 1 until the axes are there. */
+  } expert_parallel;
   struct {
     bool check_finite;    /**< Name the first op, rank and tensor that is not finite. */
     bool memcheck;        /**< Poison memory before the first write and after death. */

@@ -43,6 +43,12 @@ static void resolve_model(ts_reader *reader) {
   m->from_config = false;
 }
 
+static void resolve_experts(ts_reader *reader) {
+  if (!reader->deck->expert_parallel.enabled) {
+    reader->deck->expert_parallel.autoep_size = 1;
+  }
+}
+
 static void resolve_precision(ts_reader *reader) {
   const ts_setting *setting = ts_reader_find(reader, "bf16.enabled");
   if (setting != NULL && ts_setting_is_auto(setting)) { /* fp16 and autocast leave nothing to decide */
@@ -189,6 +195,7 @@ static void note_offload(ts_reader *reader, const char *path, const ts_deck_offl
 void ts_reader_resolve(ts_reader *reader) {
   ts_deck *d = reader->deck;
   resolve_model(reader);
+  resolve_experts(reader);
   resolve_precision(reader);
   ts_reader_fill_auto(reader);
   resolve_optimizer(reader);

@@ -2,11 +2,6 @@
 #include "deck/parallel_words.h"
 #include "deck/schema_rows.h"
 
-#define GRID(field, help_)                                                                                        \
-  {                                                                                                               \
-    .path = #field, .type = TS_KEY_INT, .status = TS_KEY_REFUSED, .offset = (ptrdiff_t) offsetof(ts_deck, field), \
-    .initial = "1", .min = 0, .max = SIZE, .flags = AUTO, .help = help_                                           \
-  }
 #define PIPE(name, type_, initial_, reason) NONE("pipeline." name, type_, initial_, reason)
 #define TP_NONE(name, type_, initial_, reason) NONE("tensor_parallel." name, type_, initial_, reason)
 #define PYTHON(name, what, instead_) \
@@ -30,7 +25,10 @@
     .path = path_, .type = TS_KEY_INT, .status = TS_KEY_RENAMED, .offset = -1, .initial = "1", .min = -HUGE_REAL, \
     .max = HUGE_REAL, .flags = AUTO, .instead = instead_, .help = "ranks that share a sample"                     \
   }
-#define EP(name, type_, initial_) LATER("expert_parallel." name, type_, initial_, "mixtures of experts")
+#define EP(name, type_, initial_, reason) NONE("expert_parallel." name, type_, initial_, reason)
+#define FAMILY_KNOWS "the model's family says so (model.model_type)"
+#define ONE_PRODUCT "a layer's experts are one grouped product, and its rows are weighted where they are added up"
+#define STATIC_SIZES "what ranks send each other has static sizes, over the communicators that all messages have"
 #define COMPILE(name, type_, initial_) \
   NONE("compile." name, type_, initial_, "every run is compiled; passes follow from the other keys")
 
@@ -87,7 +85,10 @@ static const ts_key rows[] = {
     RENAMED("sp_size", "sequence_parallel_size"),
     RENAMED("cp_size", "sequence_parallel_size with sequence_parallel.ring_degree"),
     RENAMED("context_parallel_size", "sequence_parallel_size with sequence_parallel.ring_degree"),
-    GRID(expert_parallel.autoep_size, "expert parallelism"),
+    FLAG(expert_parallel.enabled, "true", 0, "false: autoep_size is 1."),
+    INTEGER(expert_parallel.autoep_size, "1", 1, SIZE, AUTO,
+            "Ranks with other samples that have some of each layer's experts each; 1: every rank has all."),
+    ALIAS("moe.ep_size", "expert_parallel.autoep_size"),
     NONE("use_data_before_expert_parallelism", BOOL, "false", "the order of the axes is that of the mesh"),
 
     ALIAS("pipeline.num_stages", "pipeline.stages"),
@@ -151,41 +152,40 @@ static const ts_key rows[] = {
             "the head is known from the model (and DeepSpeed does not read it)"),
     PYTHON("injection_policy_tuple", "classes", TS_LAYER_SPECS),
 
-    EP("enabled", BOOL, "false"),
-    EP("expert_tensor_parallel_size", INT, "1"),
-    EP("validate_folding_routing", BOOL, "false"),
-    EP("preset_model", STRING, NULL),
-    EP("moe_layer_pattern", STRING, NULL),
-    EP("expert_pattern", STRING, NULL),
-    EP("router_pattern", STRING, NULL),
-    EP("use_grouped_mm", BOOL, "true"),
-    EP("disable_triton_grouped_mm", BOOL, "false"),
-    EP("route_norm", BOOL, NULL),
-    EP("route_scale", REAL, "1.0"),
-    EP("score_apply", STRING, NULL),
-    EP("combine_impl", STRING, NULL),
-    EP("num_expert_groups", INT, NULL),
-    EP("num_limited_groups", INT, NULL),
-    EP("score_func", STRING, NULL),
-    EP("top_k", INT, NULL),
-    EP("load_balance_coeff", REAL, NULL),
-    EP("routed_scaling_factor", REAL, NULL),
-    EP("expert_activation", STRING, NULL),
-    EP("async_split_plan", BOOL, "false"),
-    EP("row_weighting_impl", STRING, "auto"),
-    EP("gate_up_impl", STRING, "separate"),
-    EP("comm_backend", STRING, "comm"),
-    EP("comm_num_sm", INT, "12"),
-    EP("comm_qp_margin", INT, "4"),
-    EP("comm_max_tokens_per_rank", INT, "0"),
-    EP("expert_w1", STRING, NULL),
-    EP("expert_w2", STRING, NULL),
-    EP("expert_w3", STRING, NULL),
-    EP("num_experts_attr", STRING, NULL),
-    EP("top_k_attr", STRING, NULL),
-    EP("has_shared_experts", BOOL, NULL),
-    EP("shared_experts_pattern", STRING, NULL),
-    EP("shared_experts_gate_pattern", STRING, NULL),
+    LATER("expert_parallel.expert_tensor_parallel_size", INT, "1", "experts that are cut by tensor parallelism"),
+    LATER("expert_parallel.score_apply", STRING, "post", "weights that are applied in front of the experts"),
+    LATER("expert_parallel.expert_activation", STRING, NULL, "activations of experts that are not hidden_act"),
+    LATER("expert_parallel.load_balance_coeff", REAL, "0.0", "routers' biases that follow the balance"),
+    ALIAS("expert_parallel.top_k", "model.num_experts_per_tok"),
+    ALIAS("expert_parallel.route_norm", "model.norm_topk_prob"),
+    ALIAS("expert_parallel.route_scale", "model.routed_scaling_factor"),
+    ALIAS("expert_parallel.routed_scaling_factor", "model.routed_scaling_factor"),
+    ALIAS("expert_parallel.num_expert_groups", "model.n_group"),
+    ALIAS("expert_parallel.num_limited_groups", "model.topk_group"),
+    EP("score_func", STRING, NULL, FAMILY_KNOWS),
+    EP("preset_model", STRING, NULL, FAMILY_KNOWS),
+    EP("moe_layer_pattern", STRING, NULL, FAMILY_KNOWS),
+    EP("expert_pattern", STRING, NULL, FAMILY_KNOWS),
+    EP("router_pattern", STRING, NULL, FAMILY_KNOWS),
+    EP("expert_w1", STRING, NULL, FAMILY_KNOWS),
+    EP("expert_w2", STRING, NULL, FAMILY_KNOWS),
+    EP("expert_w3", STRING, NULL, FAMILY_KNOWS),
+    EP("num_experts_attr", STRING, NULL, FAMILY_KNOWS),
+    EP("top_k_attr", STRING, NULL, FAMILY_KNOWS),
+    EP("has_shared_experts", BOOL, NULL, FAMILY_KNOWS),
+    EP("shared_experts_pattern", STRING, NULL, FAMILY_KNOWS),
+    EP("shared_experts_gate_pattern", STRING, NULL, FAMILY_KNOWS),
+    EP("validate_folding_routing", BOOL, "false", "what ranks along tp choose is the same by construction"),
+    EP("use_grouped_mm", BOOL, "true", ONE_PRODUCT),
+    EP("disable_triton_grouped_mm", BOOL, "false", ONE_PRODUCT),
+    EP("combine_impl", STRING, NULL, ONE_PRODUCT),
+    EP("row_weighting_impl", STRING, "auto", ONE_PRODUCT),
+    EP("gate_up_impl", STRING, "separate", ONE_PRODUCT),
+    EP("async_split_plan", BOOL, "false", STATIC_SIZES),
+    EP("comm_backend", STRING, "comm", STATIC_SIZES),
+    EP("comm_num_sm", INT, "12", STATIC_SIZES),
+    EP("comm_qp_margin", INT, "4", STATIC_SIZES),
+    EP("comm_max_tokens_per_rank", INT, "0", STATIC_SIZES),
 
     {.path = "compile.passes",
      .type = TS_KEY_STRINGS,

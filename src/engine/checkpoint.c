@@ -19,10 +19,10 @@ typedef struct saved_states {
   } state[TS_MOST_SAVED];
 } saved_states;
 
-/* What is described: this engine, as each rank along tp sees it. */
+/* What is described: this engine, as each rank along ep and tp sees it. */
 typedef struct describer {
   const ts_engine *engine;
-  int ranks;            /* along tp */
+  int ranks;            /* along these */
   ts_mesh *mesh;        /* owned; of each */
   ts_layout **layout;   /* owned; likewise */
   saved_states *states; /* owned; of each part */
@@ -47,11 +47,11 @@ static saved_states *learn_states(ts_engine *e) {
 }
 
 static describer begin_description(ts_engine *e) {
-  describer d = {.engine = e, .ranks = e->mesh.size[TS_AXIS_TP], .states = learn_states(e)};
+  describer d = {.engine = e, .ranks = ts_mesh_group_size(&e->mesh, TS_AXES_HOLDERS), .states = learn_states(e)};
   d.mesh = ts_malloc((size_t) d.ranks * sizeof *d.mesh);
   d.layout = ts_malloc((size_t) d.ranks * sizeof *d.layout);
   for (int r = 0; r < d.ranks; ++r) {
-    d.mesh[r] = ts_mesh_at(&e->mesh, ts_mesh_group_member(&e->mesh, TS_AXES(TS_AXIS_TP), r));
+    d.mesh[r] = ts_mesh_at(&e->mesh, ts_mesh_group_member(&e->mesh, TS_AXES_HOLDERS, r));
     d.layout[r] = ts_engine_layout_at(e, &d.mesh[r]);
   }
   return d;

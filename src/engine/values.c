@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "engine/holder.h"
 #include "graph/op.h"
+#include "pass/shard.h"
 #include "pass/state.h"
 
 #include <math.h>
@@ -310,14 +311,14 @@ static void put_in_place(const ts_parameter *p, size_t size, const char *held, c
   }
 }
 
-/* What all ranks along tp hold of parameter \a index: the one of several that have an element does not matter. */
-static void gather_along_tp(ts_engine *e, int index, ts_dtype dtype, const void *held, void *value) {
+/* What all ranks along \a axes hold of parameter \a index: the one of several that have an element does not matter. */
+static void gather_along(ts_engine *e, unsigned axes, int index, ts_dtype dtype, const void *held, void *value) {
   size_t size = ts_dtype_size(dtype);
-  ts_comm *comm = ts_world_comm(e->world, &e->mesh, TS_AXES(TS_AXIS_TP));
+  ts_comm *comm = ts_world_comm(e->world, &e->mesh, axes);
   ts_layout **layout = ts_malloc((size_t) comm->size * sizeof *layout);
   int64_t *cuts = ts_calloc((size_t) comm->size + 1, sizeof *cuts), most = 0;
   for (int r = 0; r < comm->size; ++r) {
-    ts_mesh there = ts_mesh_at(&e->mesh, ts_mesh_group_member(&e->mesh, TS_AXES(TS_AXIS_TP), r));
+    ts_mesh there = ts_mesh_at(&e->mesh, ts_mesh_group_member(&e->mesh, axes, r));
     layout[r] = ts_engine_layout_at(e, &there);
     int64_t count = layout[r]->parameter[index].count;
     cuts[r + 1] = cuts[r] + count;
@@ -365,10 +366,13 @@ void ts_engine_tell_stages(ts_engine *e, const ts_part *part, void *data, size_t
 }
 
 void ts_engine_put_together(ts_engine *e, int index, ts_dtype dtype, const void *held, void *value) {
-  if (e->mesh.size[TS_AXIS_TP] == 1) {
-    put_in_place(&ts_engine_layout(e)->parameter[index], ts_dtype_size(dtype), held, value);
+  const ts_parameter *p = &ts_engine_layout(e)->parameter[index];
+  const ts_shard *shard = ts_shards_find(ts_engine_program(e)->shards, p->name);
+  unsigned axes = shard != NULL && ts_shard_is_of_experts(shard) ? TS_AXES_HOLDERS : TS_AXES(TS_AXIS_TP);
+  if (ts_mesh_group_size(&e->mesh, axes) == 1) {
+    put_in_place(p, ts_dtype_size(dtype), held, value);
   } else {
-    gather_along_tp(e, index, dtype, held, value);
+    gather_along(e, axes, index, dtype, held, value);
   }
 }
 

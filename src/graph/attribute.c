@@ -315,9 +315,10 @@ const ts_attribute ts_attribute_pick = {
     {MEMBER(pick.tokens.n), MEMBER(pick.tokens.stretch), MEMBER(pick.rows)}, NO_ARRAY, NO_DTYPE, .print = print_pick};
 
 static void print_experts(const ts_attr *a, ts_text *to) {
-  ts_text_add(to, " {%d}", a->experts.n);
+  ts_text_add(to, a->experts.first > 0 ? " {%d from %d}" : " {%d}", a->experts.n, a->experts.first);
 }
-const ts_attribute ts_attribute_experts = {{MEMBER(experts.n)}, NO_ARRAY, NO_DTYPE, .print = print_experts};
+const ts_attribute ts_attribute_experts = {
+    {MEMBER(experts.n), MEMBER(experts.first)}, NO_ARRAY, NO_DTYPE, .print = print_experts};
 const ts_attribute ts_attribute_route = {{MEMBER(route.k), MEMBER(route.groups), MEMBER(route.top_groups),
                                           MEMBER(route.sigmoid), MEMBER(route.normalize), MEMBER(route.scale)},
                                          NO_ARRAY,

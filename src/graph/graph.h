@@ -251,7 +251,7 @@ typedef union ts_attr {
     float aux, z;
   } balance;
   struct {
-    int n; /**< Of the router. */
+    int n, first; /**< Of the router's. */
   } experts;
   struct {
     float temperature;

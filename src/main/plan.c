@@ -154,7 +154,8 @@ static void print_rows(const ts_program *program, const plan_row *row, int n, ts
   ts_text_add(to, "\n");
   bool device = program->target.backend->device != NULL;
   const char *where = device ? " on its GPU (the copy for checkpoints: on the host)" : "";
-  if (program->mesh.size[TS_AXIS_TP] > 1 || program->mesh.size[TS_AXIS_SP] > 1 || program->stages != NULL) {
+  if (program->mesh.size[TS_AXIS_TP] > 1 || program->mesh.size[TS_AXIS_EP] > 1 || program->mesh.size[TS_AXIS_SP] > 1 ||
+      program->stages != NULL) {
     ts_text_add(to, "memory of rank %d, which needs most%s\n", program->mesh.rank, where);
   } else {
     ts_text_add(to, "memory of one rank%s\n", where);

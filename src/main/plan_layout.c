@@ -33,9 +33,12 @@ static heads heads_of(const ts_program *program) {
 
 /* ---- printing ---- */
 
-static void print_intervals(const ts_shards *shards, const ts_shard *shard, int rank, bool json, ts_text *to) {
+/* What rank \a rank along tp has, or along ep of what is cut over that. */
+static void print_intervals(const ts_program *program, const ts_shard *shard, int rank, bool json, ts_text *to) {
   ts_interval part[TS_MOST_RUNS];
-  int n = ts_shard_of_rank(shards, shard, rank, part);
+  ts_mesh mesh = program->mesh;
+  mesh.coord[ts_shard_is_of_experts(shard) ? TS_AXIS_EP : TS_AXIS_TP] = rank;
+  int n = ts_shard_at(program->shards, shard, &mesh, part);
   for (int i = 0; i < n; ++i) {
     long long begin = (long long) part[i].begin, end = begin + (long long) part[i].length;
     ts_text_add(to, json ? "%s[%lld, %lld]" : "%s%lld-%lld",
@@ -69,7 +72,11 @@ static columns widths_of(const ts_shards *shards) {
   return width;
 }
 
-static void print_shard(const ts_shards *shards, const ts_shard *shard, const columns *width, ts_text *to) {
+static int ranks_of(const ts_program *program, const ts_shard *shard) {
+  return program->mesh.size[ts_shard_is_of_experts(shard) ? TS_AXIS_EP : TS_AXIS_TP];
+}
+
+static void print_shard(const ts_program *program, const ts_shard *shard, const columns *width, ts_text *to) {
   static const char *const whole[] = {
       [TS_HELD_WHOLE] = "on every rank", [TS_HELD_PARTIAL] = "on every rank, gradients summed over tp"};
   ts_text shape = {0};
@@ -80,18 +87,19 @@ static void print_shard(const ts_shards *shards, const ts_shard *shard, const co
     ts_text_add(to, "%s\n", whole[shard->how]);
     return;
   }
-  ts_text_add(to, "dim %d:", shard->dim);
-  for (int rank = 0; rank < shards->ranks; ++rank) {
+  ts_text_add(to, ts_shard_is_of_experts(shard) ? "along ep, dim %d:" : "dim %d:", shard->dim);
+  for (int rank = 0; rank < ranks_of(program, shard); ++rank) {
     ts_text_add(to, " ");
-    print_intervals(shards, shard, rank, false, to);
+    print_intervals(program, shard, rank, false, to);
   }
   ts_text_add(to, shard->how == TS_HELD_SHARED ? ", shared\n" : "\n");
 }
 
 /* Only what is cut has a dimension and pieces along it. */
-static void print_shard_json(const ts_shards *shards, const ts_shard *shard, ts_text *to) {
+static void print_shard_json(const ts_program *program, const ts_shard *shard, ts_text *to) {
   static const char *const hows[] = {
-      [TS_HELD_WHOLE] = "whole", [TS_HELD_PARTIAL] = "partial", [TS_HELD_SHARED] = "shared", [TS_HELD_SPLIT] = "split"};
+      [TS_HELD_WHOLE] = "whole", [TS_HELD_PARTIAL] = "partial", [TS_HELD_SHARED] = "shared",
+      [TS_HELD_SPLIT] = "split", [TS_HELD_EXPERTS] = "experts", [TS_HELD_EXPERTS_PARTIAL] = "experts, partial"};
   ts_text_add(to, "{\"name\": \"%s\", \"rule\": \"%s\", \"how\": \"%s\", \"shape\": [", shard->name, shard->rule,
               hows[shard->how]);
   for (int i = 0; i < shard->shape.n; ++i) {
@@ -100,9 +108,9 @@ static void print_shard_json(const ts_shards *shards, const ts_shard *shard, ts_
   ts_text_add(to, "]");
   if (shard->how >= TS_HELD_SHARED) {
     ts_text_add(to, ", \"dim\": %d, \"pieces\": [", shard->dim);
-    for (int rank = 0; rank < shards->ranks; ++rank) {
+    for (int rank = 0; rank < ranks_of(program, shard); ++rank) {
       ts_text_add(to, rank > 0 ? ", [" : "[");
-      print_intervals(shards, shard, rank, true, to);
+      print_intervals(program, shard, rank, true, to);
       ts_text_add(to, "]");
     }
     ts_text_add(to, "]");
@@ -112,7 +120,7 @@ static void print_shard_json(const ts_shards *shards, const ts_shard *shard, ts_
 
 static void print_heads(const ts_program_options *options, int ranks, bool json, ts_text *to) {
   for (int rank = 0; rank < ranks; ++rank) {
-    ts_program *program = make_program(options, rank, "shard");
+    ts_program *program = make_program(options, rank, "experts");
     heads h = heads_of(program);
     ts_text_add(to, json ? "%s[%d, %d]" : "%s%d+%d", rank == 0 ? "" : json ? ", " : " ", h.query, h.key);
     ts_program_destroy(&program);
@@ -129,9 +137,9 @@ static void print_shards(const ts_program *program, bool json, ts_text *to) {
       const ts_shard *shard = ts_shards_find(program->shards, g->tensor[t].name);
       ts_text_add(to, json && !first ? ", " : "");
       if (json) {
-        print_shard_json(program->shards, shard, to);
+        print_shard_json(program, shard, to);
       } else {
-        print_shard(program->shards, shard, &width, to);
+        print_shard(program, shard, &width, to);
       }
       first = false;
     }
@@ -159,8 +167,18 @@ static void print_messages(const ts_program_options *options, bool json, ts_text
   ts_program_destroy(&program);
 }
 
+static void print_products(const ts_program_options *options, int ranks, ts_text *to) {
+  if (ranks == 1) {
+    return;
+  }
+  ts_text_add(to, "\ntensor parallelism: %d ranks share each product\n  query + key heads of a rank: ", ranks);
+  print_heads(options, ranks, false, to);
+  ts_text_add(to, "\n");
+  print_messages(options, false, to);
+}
+
 void ts_plan_print_layout(const ts_program_options *options, bool json, ts_text *to) {
-  ts_program *program = make_program(options, 0, "shard");
+  ts_program *program = make_program(options, 0, "experts");
   int ranks = options->mesh->size[TS_AXIS_TP];
   if (json) {
     ts_text_add(to, ", \"tp\": %d, \"heads\": [", ranks);
@@ -175,10 +193,11 @@ void ts_plan_print_layout(const ts_program_options *options, bool json, ts_text 
   } else if (program->shards == NULL) {
     ts_text_add(to, "\ntensor parallelism is off: every rank computes with whole parameters\n");
   } else {
-    ts_text_add(to, "\ntensor parallelism: %d ranks share each product\n  query + key heads of a rank: ", ranks);
-    print_heads(options, ranks, false, to);
-    ts_text_add(to, "\n");
-    print_messages(options, false, to);
+    print_products(options, ranks, to);
+    if (program->mesh.size[TS_AXIS_EP] > 1) {
+      ts_text_add(to, "\nexpert parallelism: %d ranks have some of each layer's experts each\n",
+                  program->mesh.size[TS_AXIS_EP]);
+    }
     ts_text_add(to, "\n");
     print_shards(program, false, to);
   }

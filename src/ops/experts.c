@@ -8,7 +8,8 @@ const char *ts_shape_dispatch(const ts_graph *g, const ts_node *node, ts_dtype *
   int64_t experts = node->attr.experts.n, choices = ts_shape_count(&chosen->shape);
   TS_RULE(chosen->dtype == TS_I32 && chosen->shape.n >= 2 && ts_shape_last(&chosen->shape) >= 1,
           "choices are [...][k] int32");
-  TS_RULE(experts >= 1 && experts <= TS_MOST_EXPERTS, "there are experts to choose from");
+  TS_RULE(experts >= 1 && experts <= TS_MOST_EXPERTS && node->attr.experts.first >= 0,
+          "there are experts to choose from");
   TS_RULE(choices <= INT32_MAX, "choices are counted in 32 bits");
   dtype[0] = dtype[1] = dtype[2] = TS_I32;
   shape[0] = TS_SHAPE(choices);

@@ -62,7 +62,7 @@ static ts_tid gather_parts(const crosser *c, ts_site at, ts_tid part, ts_shape w
   int64_t each = ts_tensor_count(at.graph, part);
   const char *of = at.graph->tensor[part].name;
   char *name = ts_format("%s.gather", of), *shaped = ts_format("%s.whole", of);
-  ts_piece piece = {.input = 0, .cuts = ts_shards_equal_cuts(c->shards, each), .begin = 0, .end = each};
+  ts_piece piece = {.input = 0, .cuts = ts_shards_equal_cuts(c->shards, c->ranks, each), .begin = 0, .end = each};
   ts_tid y = ts_build_all_gather(at, name, TS_AXES(TS_AXIS_TP), c->ranks, 1, &part, NULL, 1, &piece);
   y = ts_build_view(at, shaped, y, 0, whole);
   ts_free(name);

@@ -64,6 +64,12 @@ static const char *const kind_suffix[N_KINDS] = {"", ".persistent", ".frozen"};
 static int64_t held_count(const layout_maker *b, ts_tid leaf) {
   const ts_shard *shard = ts_shards_find(b->shards, b->graph->tensor[leaf].name);
   int64_t most = shard == NULL ? ts_tensor_count(b->graph, leaf) : 0;
+  if (shard != NULL && ts_shard_is_of_experts(shard)) {
+    ts_mesh first = *b->mesh;
+    first.coord[TS_AXIS_EP] = 0;
+    ts_shape held = ts_shard_held_at(b->shards, shard, &first);
+    return ts_shape_count(&held);
+  }
   for (int rank = 0; shard != NULL && rank < b->shards->ranks; ++rank) {
     ts_shape held = ts_shard_held(b->shards, shard, rank);
     int64_t count = ts_shape_count(&held);
@@ -107,16 +113,21 @@ static travel travel_of_part(const ts_part *part, const ts_deck *deck) {
   return part->wire == as_it_is.wire ? AS_IT_IS : part->gathered == as_it_is.gathered ? LOW_GRADIENTS : LOW;
 }
 
-/* How parameters lie on the ranks along tp: over which axes their parts are spread, and what ends the parts' names
- * (with the number of the group, where each group has a part of its own). */
+/* How parameters lie on the ranks along tp and ep: over which axes their parts are spread, and what ends the parts'
+ * names (with the number of the group, where each group has a part of its own). */
+#define EXPERT_AXES (TS_AXES_DENSE & ~TS_AXES(TS_AXIS_EP))
 static const struct {
   unsigned axes;
   const char *suffix;
-  bool own;
-} hows[TS_N_HELD] = {[TS_HELD_WHOLE] = {TS_AXES_DENSE, "", false},
-                     [TS_HELD_PARTIAL] = {TS_AXES_DENSE | TS_AXES(TS_AXIS_TP), ".all", false},
-                     [TS_HELD_SHARED] = {TS_AXES_DENSE | TS_AXES_SHARERS, ".unit", true},
-                     [TS_HELD_SPLIT] = {TS_AXES_DENSE, ".tp", true}};
+  ts_axis own; /* along which each group has a part of its own; TS_N_AXES: none */
+} hows[TS_N_HELD] = {
+    [TS_HELD_WHOLE] = {TS_AXES_DENSE, "", TS_N_AXES},
+    [TS_HELD_PARTIAL] = {TS_AXES_DENSE | TS_AXES(TS_AXIS_TP), ".all", TS_N_AXES},
+    [TS_HELD_SHARED] = {TS_AXES_DENSE | TS_AXES_SHARERS, ".unit", TS_AXIS_TP},
+    [TS_HELD_SPLIT] = {TS_AXES_DENSE, ".tp", TS_AXIS_TP},
+    [TS_HELD_EXPERTS] = {EXPERT_AXES, ".ep", TS_AXIS_EP},
+    [TS_HELD_EXPERTS_PARTIAL] = {EXPERT_AXES | TS_AXES(TS_AXIS_TP), ".all.ep", TS_AXIS_EP},
+};
 
 static ts_held_how how_of(const layout_maker *b, const char *name) {
   const ts_shard *shard = ts_shards_find(b->shards, name);
@@ -127,14 +138,14 @@ static void add_parameter(ts_layout *layout, const layout_maker *b, const char *
                           ts_part *part) {
   const ts_shard *shard = ts_shards_find(b->shards, name);
   ts_interval piece[TS_MOST_RUNS] = {{0, shape.d[0]}};
-  int rank = b->mesh->coord[TS_AXIS_TP], n = shard != NULL ? ts_shard_of_rank(b->shards, shard, rank, piece) : 1;
+  int n = shard != NULL ? ts_shard_at(b->shards, shard, b->mesh, piece) : 1;
   ts_parameter *p = &layout->parameter[layout->n_parameters++];
   *p = (ts_parameter){.name = ts_strdup(name),
                       .shape = shard != NULL ? shard->shape : shape,
                       .dim = shard != NULL ? shard->dim : 0,
                       .n_pieces = n,
                       .piece = ts_malloc((size_t) n * sizeof *p->piece),
-                      .held = shard != NULL ? ts_shard_held(b->shards, shard, rank) : shape,
+                      .held = shard != NULL ? ts_shard_held_at(b->shards, shard, b->mesh) : shape,
                       .part = layout->n_parts,
                       .init = init,
                       .offset = (int64_t) ts_align_up((size_t) part->count, (size_t) ts_part_align(part))};
@@ -149,7 +160,7 @@ static void add_parameter(ts_layout *layout, const layout_maker *b, const char *
 static int find_home(const ts_mesh *mesh, int stage, ts_held_how how) {
   ts_mesh at = *mesh;
   at.coord[TS_AXIS_PP] = stage;
-  at.coord[TS_AXIS_TP] = hows[how].own ? mesh->coord[TS_AXIS_TP] : 0;
+  at.coord[TS_AXIS_TP] = hows[how].own == TS_AXIS_TP ? mesh->coord[TS_AXIS_TP] : 0;
   return ts_mesh_group_number(&at, hows[how].axes);
 }
 
@@ -263,12 +274,13 @@ static void end_part(ts_layout *layout, const layout_maker *b, ts_part *part, in
                 part->optimizer == TS_OPTIMIZER_MUON ? ".muon" : "", few ? ".few" : "", part->copy >= 0 ? ".tied" : "",
                 hows[how].suffix);
   part->stem = (int) strlen(part->name);
-  if (hows[how].own) { /* numbered within the stage */
+  if (hows[how].own != TS_N_AXES) { /* numbered within the stage */
     ts_mesh first = *b->mesh;
     first.coord[TS_AXIS_PP] = stage;
     first.coord[TS_AXIS_TP] = 0;
+    int among = part->home - ts_mesh_group_number(&first, part->axes);
     char *stem = part->name;
-    part->name = ts_format("%s%d", stem, part->home - ts_mesh_group_number(&first, part->axes));
+    part->name = ts_format("%s%d", stem, hows[how].own == TS_AXIS_EP ? b->mesh->coord[TS_AXIS_EP] : among);
     ts_free(stem);
   }
   TS_GROW(layout->part, layout->n_parts, *capacity);

@@ -12,6 +12,8 @@ const ts_pass ts_passes[] = {
      "what torch.autocast computes in a lower type"},
     {"shard", ts_pass_shard, TS_FACT_PRECISION, TS_FACT_SHARDED, TS_FACT_GRADIENTS, false,
      "each rank's part of tokens, heads, columns and vocabulary, and the messages between"},
+    {"experts", ts_pass_experts, TS_FACT_SHARDED, TS_FACT_SHARDED, TS_FACT_GRADIENTS, false,
+     "each rank's part of the experts, and the messages between"},
     {"heads", ts_pass_head_groups, TS_FACT_SHARDED, TS_FACT_SHARDED, TS_FACT_GRADIENTS, false,
      "attention by groups of heads"},
     {"tile", ts_pass_tile, TS_FACT_SHARDED, TS_FACT_SHARDED, TS_FACT_GRADIENTS, false, "MLPs in tiles of rows"},

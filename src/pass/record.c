@@ -39,7 +39,7 @@ static ts_tid make_row(ts_site at, const ts_mesh *mesh, const ts_layout *layout,
   bool owns = owns_loss(mesh, row);
   entry[n_entries++] = owns ? row->loss : nothing(at, "zero");
   entry[n_entries++] = owns ? row->valid : nothing(at, "zero");
-  entry[n_entries++] = owns && row->balance != TS_NONE ? row->balance : nothing(at, "zero");
+  entry[n_entries++] = owns && row->balance != TS_NONE ? row->balance : nothing(at, "no_balance");
   entry[n_entries++] = ts_record_scalar(at, "flags", TS_F64, TS_N_FLAGS);
   *n = TS_RECORD_SQUARES;
   for (int i = 0; i < layout->n_parts; ++i) {

@@ -281,7 +281,7 @@ static void finish_sums(writer *w, ts_site at, const ts_node *old, bool scatter)
 /* The statistics of all ranks' logits, [ranks][B][T][2]. */
 static ts_tid gather_statistics(writer *w, ts_site at, const char *of, ts_tid stats) {
   int64_t each = ts_tensor_count(at.graph, stats);
-  const int64_t *cuts = ts_shards_equal_cuts(w->shards, each);
+  const int64_t *cuts = ts_shards_equal_cuts(w->shards, w->ranks, each);
   char *name = ts_format("%s.statistics.gather", of), *shaped = ts_format("%s.statistics.all", of);
   ts_piece piece = {.input = 0, .cuts = cuts, .begin = 0, .end = each};
   ts_tid all = ts_build_all_gather(at, name, TS_AXES(TS_AXIS_TP), w->ranks, 1, &stats, NULL, 1, &piece);

@@ -23,6 +23,10 @@ typedef enum ts_held_how {
   TS_HELD_PARTIAL, /**< All of it on each, gradients partial sums over tp. */
   TS_HELD_SHARED,  /**< Units on several neighbours each, gradients partial sums over these. */
   TS_HELD_SPLIT,   /**< Each has its own. */
+  /** Ranks along ep have matrices of their own of a stack (family/stack.h); those along tp all of these, with gradients
+   * that are complete, or partial sums. */
+  TS_HELD_EXPERTS,
+  TS_HELD_EXPERTS_PARTIAL,
   TS_N_HELD
 } ts_held_how;
 
@@ -64,8 +68,8 @@ const ts_shard *ts_shards_find(const ts_shards *shards, const char *name);
  * collective. */
 bool ts_shards_are_alike(const ts_shards *shards, const char *name);
 
-/** Cut points of equal shards of \a each elements, the table's. Not collective. */
-const int64_t *ts_shards_equal_cuts(ts_shards *shards, int64_t each);
+/** Cut points of equal shards of \a each elements of \a ranks ranks, the table's. Not collective. */
+const int64_t *ts_shards_equal_cuts(ts_shards *shards, int ranks, int64_t each);
 
 /** What rank \a rank along tp holds of a parameter, along its dim.
  * \param [out] out  TS_MOST_RUNS entries.
@@ -74,5 +78,21 @@ int ts_shard_of_rank(const ts_shards *shards, const ts_shard *shard, int rank, t
 
 /** The shape of what \a rank holds. Not collective. */
 ts_shape ts_shard_held(const ts_shards *shards, const ts_shard *shard, int rank);
+
+/** The same of a rank of a mesh: what depends on its place along ep, too. Not collective. */
+int ts_shard_at(const ts_shards *shards, const ts_shard *shard, const ts_mesh *mesh, ts_interval *out);
+ts_shape ts_shard_held_at(const ts_shards *shards, const ts_shard *shard, const ts_mesh *mesh);
+
+/** Is it cut over ep? Not collective. */
+static inline bool ts_shard_is_of_experts(const ts_shard *shard) {
+  return shard->how == TS_HELD_EXPERTS || shard->how == TS_HELD_EXPERTS_PARTIAL;
+}
+
+/** Of \a experts those of rank \a rank among \a ranks along ep: as many as others, or one more; the first ranks have
+ * most. Not collective. */
+ts_interval ts_experts_of(int64_t experts, int ranks, int rank);
+
+/** Note that a stack is cut over ep: it is PARTIAL or WHOLE along tp, or was not noted before. Not collective. */
+void ts_shards_note_experts(ts_shards *shards, const char *name, ts_shape shape);
 
 #endif

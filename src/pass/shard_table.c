@@ -59,9 +59,9 @@ bool ts_shards_are_alike(const ts_shards *shards, const char *name) {
          bsearch(&name, shards->alike, (size_t) shards->n_alike, sizeof *shards->alike, by_alike_name) != NULL;
 }
 
-const int64_t *ts_shards_equal_cuts(ts_shards *shards, int64_t each) {
-  int64_t *cuts = ts_malloc((size_t) (shards->ranks + 1) * sizeof *cuts);
-  for (int r = 0; r <= shards->ranks; ++r) {
+const int64_t *ts_shards_equal_cuts(ts_shards *shards, int ranks, int64_t each) {
+  int64_t *cuts = ts_malloc((size_t) (ranks + 1) * sizeof *cuts);
+  for (int r = 0; r <= ranks; ++r) {
     cuts[r] = r * each;
   }
   TS_GROW(shards->cuts, shards->n_cuts, shards->cuts_capacity);
@@ -100,7 +100,7 @@ const ts_shard *ts_shards_find(const ts_shards *shards, const char *name) {
 }
 
 int ts_shard_of_rank(const ts_shards *shards, const ts_shard *shard, int rank, ts_interval *out) {
-  if (shard->how < TS_HELD_SHARED) {
+  if (shard->how != TS_HELD_SHARED && shard->how != TS_HELD_SPLIT) {
     out[0] = (ts_interval){0, shard->shape.d[shard->dim]};
     return 1;
   }
@@ -116,4 +116,42 @@ ts_shape ts_shard_held(const ts_shards *shards, const ts_shard *shard, int rank)
     held.d[shard->dim] += part[i].length;
   }
   return held;
+}
+
+/* ---- along ep ---- */
+
+ts_interval ts_experts_of(int64_t experts, int ranks, int rank) {
+  int64_t begin = (experts * rank + ranks - 1) / ranks, end = (experts * (rank + 1) + ranks - 1) / ranks;
+  return (ts_interval){begin, end - begin};
+}
+
+int ts_shard_at(const ts_shards *shards, const ts_shard *shard, const ts_mesh *mesh, ts_interval *out) {
+  if (ts_shard_is_of_experts(shard)) {
+    out[0] = ts_experts_of(shard->shape.d[0], mesh->size[TS_AXIS_EP], mesh->coord[TS_AXIS_EP]);
+    return 1;
+  }
+  return ts_shard_of_rank(shards, shard, mesh->coord[TS_AXIS_TP], out);
+}
+
+ts_shape ts_shard_held_at(const ts_shards *shards, const ts_shard *shard, const ts_mesh *mesh) {
+  if (ts_shard_is_of_experts(shard)) {
+    ts_shape held = shard->shape;
+    held.d[0] = ts_experts_of(held.d[0], mesh->size[TS_AXIS_EP], mesh->coord[TS_AXIS_EP]).length;
+    return held;
+  }
+  return ts_shard_held(shards, shard, mesh->coord[TS_AXIS_TP]);
+}
+
+void ts_shards_note_experts(ts_shards *shards, const char *name, ts_shape shape) {
+  ts_shard *known = (ts_shard *) ts_shards_find(shards, name);
+  if (known != NULL) {
+    TS_CHECK(known->how < TS_HELD_SHARED, "%s is cut over tp", name);
+    known->how = known->how == TS_HELD_PARTIAL ? TS_HELD_EXPERTS_PARTIAL : TS_HELD_EXPERTS;
+    known->dim = 0;
+    return;
+  }
+  shards->shard = ts_realloc(shards->shard, (size_t) shards->n + 1, sizeof *shards->shard);
+  shards->shard[shards->n++] =
+      (ts_shard){.name = ts_strdup(name), .shape = shape, .how = TS_HELD_EXPERTS, .rule = ts_strdup("experts")};
+  qsort(shards->shard, (size_t) shards->n, sizeof *shards->shard, by_shard_name);
 }

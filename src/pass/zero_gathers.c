@@ -5,6 +5,7 @@
 #include "pass/zero.h"
 
 #include "base/memory.h"
+#include "pass/shard.h"
 #include "pass/step.h"
 
 typedef struct visit {
@@ -14,13 +15,16 @@ typedef struct visit {
   bool reuse;   /* the unit is still gathered from there */
 } visit;
 
-/* As many as a rank along tp has in the mean: ranks that have more or less than others come to the same plan. */
+/* As many as a rank along tp, or along ep, has in the mean: ranks that have more or less than others come to the same
+ * plan. */
 static int64_t mean_elements(const ts_zero *z, const ts_part *part) {
   int64_t elements = 0;
   for (int p = part->first; p < part->first + part->n_parameters; ++p) {
     const ts_parameter *parameter = &z->layout->parameter[p];
-    bool whole = ts_parameter_is_whole(parameter);
-    elements += ts_shape_count(&parameter->shape) / (whole ? 1 : z->context->mesh->size[TS_AXIS_TP]);
+    const ts_shard *shard = ts_shards_find(z->context->shards, parameter->name);
+    bool whole = ts_parameter_is_whole(parameter), experts = shard != NULL && ts_shard_is_of_experts(shard);
+    elements +=
+        ts_shape_count(&parameter->shape) / (whole ? 1 : z->context->mesh->size[experts ? TS_AXIS_EP : TS_AXIS_TP]);
   }
   return elements;
 }

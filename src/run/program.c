@@ -13,10 +13,15 @@
 #include <string.h>
 
 /* What to change where ranks are no multiple of those that share a sample, or its products. */
-static void add_way_out(int ranks, int pp, int sp, int tp, ts_error *err) {
+static void add_way_out(int ranks, int pp, int ep, int sp, int tp, ts_error *err) {
   static const char *const sp_key = "sequence_parallel_size", *const tp_key = "tensor_parallel.autotp_size";
   long long shared = (long long) sp * tp;
-  if (pp > 1) {
+  if (ep > 1) {
+    ts_error_add(err, "expert_parallel.autoep_size = %d wants a multiple of %lld ranks; --set %s=1 goes with %s", ep,
+                 ep * pp * shared, "expert_parallel.autoep_size",
+                 pp * shared > 1 ? "a multiple of those that share samples, products or the model"
+                                 : "any number of them");
+  } else if (pp > 1) {
     ts_error_add(err, "pipeline.stages = %d wants a multiple of %lld ranks; --set pipeline.stages=1 goes with %s", pp,
                  pp * shared, shared > 1 ? "a multiple of those that share samples or products" : "any number of them");
   } else if (sp > 1 && tp > 1 && ranks % shared != 0) {
@@ -40,7 +45,7 @@ ts_status ts_deck_mesh(const ts_deck *deck, int ranks, int rank, ts_mesh *mesh, 
                          (long long) deck->data_parallel_size, mesh->size[TS_AXIS_DP], ranks, mesh->size[TS_AXIS_DP]);
   }
   if (status != TS_OK) {
-    add_way_out(ranks, size[TS_AXIS_PP], size[TS_AXIS_SP], size[TS_AXIS_TP], err);
+    add_way_out(ranks, size[TS_AXIS_PP], size[TS_AXIS_EP], size[TS_AXIS_SP], size[TS_AXIS_TP], err);
   }
   int kv_heads = (int) deck->model.num_key_value_heads;
   mesh->tp_units = status == TS_OK && mesh->size[TS_AXIS_TP] > kv_heads ? kv_heads : 0;

@@ -12,6 +12,7 @@ static size_t dispatch_prepare(const ts_target *target, const ts_graph *graph, c
   return (size_t) target->threads * ((size_t) node->attr.experts.n + 1) * sizeof(int32_t);
 }
 
+/* chosen: counted from the first expert. */
 static int32_t expert_of(int32_t chosen, int32_t experts) {
   return chosen >= 0 && chosen < experts ? chosen : experts;
 }
@@ -30,7 +31,7 @@ static void begin_rows(int32_t *count, int threads, int32_t experts, int32_t *fi
 }
 
 static void dispatch_run(const ts_kernel_call *call) {
-  const int32_t *chosen = call->in[0], experts = call->node->attr.experts.n;
+  const int32_t *chosen = call->in[0], experts = call->node->attr.experts.n, lowest = call->node->attr.experts.first;
   int32_t *order = call->out[0], *place = call->out[1], *first = call->out[2], *all = call->workspace;
   int64_t n = ts_call_count(call, 0);
 #pragma omp parallel num_threads(ts_call_threads(call, ts_pieces(n, TS_TILE)))
@@ -40,13 +41,13 @@ static void dispatch_run(const ts_kernel_call *call) {
     int64_t begin = n * me / threads, end = n * (me + 1) / threads;
     memset(count, 0, ((size_t) experts + 1) * sizeof *count);
     for (int64_t i = begin; i < end; ++i) {
-      ++count[expert_of(chosen[i], experts)];
+      ++count[expert_of(chosen[i] - lowest, experts)];
     }
 #pragma omp barrier
 #pragma omp single
     begin_rows(all, threads, experts, first);
     for (int64_t i = begin; i < end; ++i) {
-      int32_t row = count[expert_of(chosen[i], experts)]++;
+      int32_t row = count[expert_of(chosen[i] - lowest, experts)]++;
       place[i] = row;
       order[row] = (int32_t) i;
     }

@@ -30,7 +30,7 @@ typedef struct matrix {
 } matrix;
 
 /* n numbers of a row as fp32 or as bf16, zeros behind them up to `padded`. */
-static void read_some(void *to, const matrix *x, int64_t at, int64_t n, int64_t padded, bool pairs) {
+static void read_padded(void *to, const matrix *x, int64_t at, int64_t n, int64_t padded, bool pairs) {
   size_t size = pairs ? sizeof(uint16_t) : sizeof(float);
   if (pairs) {
     memcpy(to, (const uint16_t *) x->data.data + at, (size_t) n * size);
@@ -50,13 +50,13 @@ static void read_some(void *to, const matrix *x, int64_t at, int64_t n, int64_t 
 static void pack_along(ts_cell *b, const matrix *w, int64_t row, int64_t at, int64_t k, int64_t n, bool pairs) {
   for (int64_t i = 0; i < k; i += pairs ? 2 : 1) {
     if (!pairs) {
-      read_some(b + i * TILE, w, (row + i) * w->width + at, n, TILE, false);
+      read_padded(b + i * TILE, w, (row + i) * w->width + at, n, TILE, false);
       continue;
     }
     uint16_t low[TILE], high[TILE] = {0};
-    read_some(low, w, (row + i) * w->width + at, n, TILE, true);
+    read_padded(low, w, (row + i) * w->width + at, n, TILE, true);
     if (i + 1 < k) {
-      read_some(high, w, (row + i + 1) * w->width + at, n, TILE, true);
+      read_padded(high, w, (row + i + 1) * w->width + at, n, TILE, true);
     }
     ts_micro_pair(b + i / 2 * TILE, low, high, TILE);
   }
@@ -69,7 +69,7 @@ static void pack_across(ts_cell *b, const matrix *w, int64_t row, int64_t n, boo
     int64_t k = ts_min(part, w->width - at), cells = (cells_of(k, pairs) + 7) / 8 * 8;
     for (int64_t i = 0; i < TILE; ++i) {
       int64_t some = i < n ? k : 0;
-      read_some(scratch + i * PART, w, i < n ? (row + i) * w->width + at : 0, some, pairs ? 2 * cells : cells, pairs);
+      read_padded(scratch + i * PART, w, i < n ? (row + i) * w->width + at : 0, some, pairs ? 2 * cells : cells, pairs);
     }
     ts_micro_transpose(b + cells_of(at, pairs) * TILE, scratch, PART, TILE, (int) cells);
   }
@@ -112,7 +112,7 @@ static ts_micro_product cells_of_rows(const grouped *g, const matrix *x, int64_t
   bool direct = x->data.dtype == TS_F32 || (g->pairs && x->width % 2 == 0 && (uintptr_t) x->data.data % 4 == 0);
   int64_t k = cells_of(x->width, g->pairs);
   for (int64_t i = 0; i < rows && !direct; ++i) {
-    read_some(a + i * k, x, (row + i) * x->width, x->width, g->pairs ? 2 * k : k, g->pairs);
+    read_padded(a + i * k, x, (row + i) * x->width, x->width, g->pairs ? 2 * k : k, g->pairs);
   }
   return (ts_micro_product){.m = (int) rows,
                             .n = TILE,
@@ -229,11 +229,11 @@ static ts_micro_product columns_of(const grouped *g, const matrix *dy, int64_t r
   uint16_t *low = (uint16_t *) s->scratch, *high = low + dy->width;
   for (int64_t i = 0; i < rows && !direct; i += g->pairs ? 2 : 1) {
     if (!g->pairs) {
-      read_some(s->a + i * dy->width, dy, (row + i) * dy->width, dy->width, dy->width, false);
+      read_padded(s->a + i * dy->width, dy, (row + i) * dy->width, dy->width, dy->width, false);
       continue;
     }
-    read_some(low, dy, (row + i) * dy->width, dy->width, dy->width, true);
-    read_some(high, dy, i + 1 < rows ? (row + i + 1) * dy->width : 0, i + 1 < rows ? dy->width : 0, dy->width, true);
+    read_padded(low, dy, (row + i) * dy->width, dy->width, dy->width, true);
+    read_padded(high, dy, i + 1 < rows ? (row + i + 1) * dy->width : 0, i + 1 < rows ? dy->width : 0, dy->width, true);
     ts_micro_pair(s->a + i / 2 * dy->width, low, high, (int) dy->width);
   }
   return (ts_micro_product){.m = (int) dy->width,
