@@ -108,8 +108,9 @@ static bool is_mixture(const golden *g) {
   return mixture;
 }
 
-static ts_deck *read_deck(const grid *on, const golden *g, int64_t stage, bool bf16) {
-  const bool split = on->pp > 1 && !is_mixture(g);
+/* more: a setting. */
+static ts_deck *read_deck(const grid *on, const golden *g, int64_t stage, bool bf16, const char *more) {
+  const bool split = on->pp > 1 && (!is_mixture(g) || strstr(more, "sequence") != NULL);
   char *deck_path = ts_format("%s/%s.cfg", tap_path("regression/golden"), g->name);
   char *set[] = {ts_format("model.from=%s/%s", tap_path("regression/golden"), g->name),
                  ts_format("data.path=%s/%s/tokens.bin", tap_path("regression/golden"), g->name),
@@ -127,7 +128,8 @@ static ts_deck *read_deck(const grid *on, const golden *g, int64_t stage, bool b
                  ts_format("bf16.enabled=%s", bf16 ? "true" : "false"),
                  ts_strdup("run.threads=1"),
                  ts_strdup("run.share_device=true"),
-                 ts_strdup("run.measure_algorithms=false")};
+                 ts_strdup("run.measure_algorithms=false"),
+                 ts_strdup(more)};
   const int n = sizeof set / sizeof set[0];
   ts_error err = {0};
   ts_deck *deck;
@@ -145,8 +147,9 @@ static ts_deck *read_deck(const grid *on, const golden *g, int64_t stage, bool b
   return deck;
 }
 
-static trial open_trial(const grid *on, const golden *g, int64_t stage, bool bf16) {
-  trial t = {.world = on->world, .name = g->name, .stage = stage, .tp = on->tp, .deck = read_deck(on, g, stage, bf16)};
+static trial open_trial_with(const grid *on, const golden *g, int64_t stage, bool bf16, const char *more) {
+  trial t = {
+      .world = on->world, .name = g->name, .stage = stage, .tp = on->tp, .deck = read_deck(on, g, stage, bf16, more)};
   char *path = golden_path(g->name, "expected.json");
   json_error_t json_error;
   t.expected = json_load_file(path, 0, &json_error);
@@ -154,6 +157,10 @@ static trial open_trial(const grid *on, const golden *g, int64_t stage, bool bf1
   ts_free(path);
   train_run_open(on->world, t.deck, TS_CAN_GENERATE, &t.engine, &t.data);
   return t;
+}
+
+static trial open_trial(const grid *on, const golden *g, int64_t stage, bool bf16) {
+  return open_trial_with(on, g, stage, bf16, "run.measure_algorithms=false");
 }
 
 static void close_trial(trial *t) {
@@ -399,12 +406,40 @@ static stages stages_of(const grid *on, size_t place, bool family) {
   return in_turn && !wants_all() ? (stages){own, own} : (stages){0, 3};
 }
 
+/* Half of it is added to the first loss. */
+static void test_z_loss(const grid *on, const golden *g, int64_t stage) {
+  trial t = open_trial_with(on, g, stage, false, "moe.z_loss_coef=0.5");
+  double first = json_number_value(json_array_get(json_object_get(t.expected, "losses"), 0));
+  double z = json_number_value(json_object_get(t.expected, "z_loss"));
+  ts_step_result result = train_run_step_of(t.engine, t.deck, t.data, 0);
+  double d = fabs(result.loss - first - z / 2) / (first + z / 2);
+  tap_ok_all(MPI_COMM_WORLD, z > 0 && d <= step_tolerance && result.balance >= 0.49 * z, "%s: a loss with z to %.1e",
+             t.name, d);
+  close_trial(&t);
+}
+
+/* The balance of each sample's tokens, which no grid changes. */
+static void test_balance_of_samples(const grid *on, const golden *g, int64_t stage) {
+  trial t = open_trial_with(on, g, stage, false, "moe.balance_over=sequence");
+  const json_t *expected = json_object_get(t.expected, "balance_of_samples");
+  if (expected != NULL) {
+    ts_step_result result = train_run_step_of(t.engine, t.deck, t.data, 0);
+    double d = fabs(result.balance / json_number_value(expected) - 1);
+    tap_ok_all(MPI_COMM_WORLD, d <= step_tolerance, "%s: the balance of samples to %.1e", t.name, d);
+  }
+  close_trial(&t);
+}
+
 static void test_family(const grid *on, const golden *g, int64_t stage) {
   trial t = open_trial(on, g, stage, false);
   test_logits(&t);
   test_generate(&t);
   test_steps(&t);
   close_trial(&t);
+  if (is_mixture(g)) {
+    test_z_loss(on, g, stage);
+    test_balance_of_samples(on, g, stage);
+  }
   if (ts_world_size(on->world) == 1 || on->tp > 1) {
     t = open_trial(on, g, stage, true);
     test_bf16(&t, is_mixture(g) ? bf16_tolerance_of_mixtures : bf16_tolerance_of_families);

@@ -13,6 +13,7 @@ import sys
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 from transformers.utils.logging import disable_progress_bar
 
 import make_goldens as goldens
@@ -141,6 +142,29 @@ def generate(model, tokens, length):
     return dict(prompt=prompt, tokens=continuation)
 
 
+def router_logits(model, tokens, case):
+    """Of the first batch, before the first step: [tokens][experts] of each layer."""
+    logits = []
+    routers = [m for name, m in model.named_modules() if name.endswith("mlp.gate")]
+    hooks = [m.register_forward_hook(lambda module, x, y: logits.append(y[0])) for m in routers]
+    with torch.no_grad():
+        model(input_ids=goldens.batch(tokens, 0, case["micro"], case["length"])[0], use_cache=False)
+    for hook in hooks:
+        hook.remove()
+    return logits
+
+
+def router_losses(model, tokens, case):
+    """The sum over layers of the mean of logsumexp^2, and the mean over samples of each sample's loss for balance."""
+    logits, length, config = router_logits(model, tokens, case), case["length"], model.config
+    more = dict(z_loss=sum(layer.logsumexp(-1).square().mean().item() for layer in logits))
+    if config.output_router_logits:
+        of_samples = [load_balancing_loss_func(tuple(layer[i:i + length] for layer in logits), logits[0].shape[1],
+                                               config.num_experts_per_tok) for i in range(0, len(logits[0]), length)]
+        more |= dict(balance_of_samples=config.router_aux_loss_coef * sum(of_samples).item() / len(of_samples))
+    return more
+
+
 def check_reading(directory, tokens, case, model):
     """transformers reads the directory back as the model that was saved, whatever its spelling."""
     again = AutoModelForCausalLM.from_pretrained(directory, **goldens.EAGER).eval()
@@ -161,6 +185,8 @@ def make(name, case):
         goldens.save_logits(directory, case, model, tokens)
     check_reading(directory, tokens, case, model)
     more = dict(generate=generate(model, tokens, case["length"])) if case["generate"] else {}
+    if getattr(case["model"], "num_experts_per_tok", None):
+        more |= router_losses(model, tokens, case)
     trained, double = goldens.train(model, tokens, case, case["micro"]), train_double(case, tokens)
     goldens.write_expected(directory, goldens.expect(case, trained, double, **more))
     (goldens.HERE / f"{name}.cfg").write_text(goldens.deck(name, case, "make_families.py"))

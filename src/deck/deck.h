@@ -324,6 +324,8 @@ typedef struct ts_deck_elasticity {
 typedef struct ts_deck {
   ts_deck_model model;
   struct {
+    double z_loss_coef;
+    char *router_dtype; /**< "fp32" or "model". */
     char *balance_over; /**< "micro_batch", "global" or "sequence". */
   } moe;
   ts_deck_data data;

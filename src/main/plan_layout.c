@@ -132,9 +132,9 @@ static void print_shards(const ts_program *program, bool json, ts_text *to) {
   const ts_graph *g = program->graph;
   const columns width = widths_of(program->shards);
   bool first = true;
-  for (ts_tid t = 0; t < g->n_tensors; ++t) {
-    if (g->tensor[t].role == TS_ROLE_PARAM) {
-      const ts_shard *shard = ts_shards_find(program->shards, g->tensor[t].name);
+  for (ts_tid t = 0; t < g->n_tensors; ++t) { /* without tp the table has what is cut over ep alone */
+    const ts_shard *shard = ts_shards_find(program->shards, g->tensor[t].name);
+    if (g->tensor[t].role == TS_ROLE_PARAM && shard != NULL) {
       ts_text_add(to, json && !first ? ", " : "");
       if (json) {
         print_shard_json(program, shard, to);

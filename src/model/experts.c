@@ -29,9 +29,12 @@ static ts_tid add_node(ts_model_builder *b, ts_op op, const char *part, const ch
 
 /* ---- how much each expert gets ---- */
 
+static double aux_of(const ts_model_builder *b) {
+  return b->model->output_router_logits ? b->model->router_aux_loss_coef : 0;
+}
+
 static bool is_balanced(const ts_model_builder *b) {
-  const ts_deck_model *m = b->model;
-  return b->base.use == TS_MODEL_TRAIN && m->output_router_logits && m->router_aux_loss_coef != 0;
+  return b->base.use == TS_MODEL_TRAIN && (aux_of(b) != 0 || b->deck->moe.z_loss_coef != 0);
 }
 
 /* Added to those of the layers before. */
@@ -51,7 +54,8 @@ static void measure_loads(ts_model_builder *b, ts_tid logits, ts_tid chosen) {
 
 void ts_model_balance(ts_model_builder *b) {
   const ts_tid in[] = {b->loads, b->loads};
-  const ts_attr attr = {.balance = {.layers = b->n_loads, .aux = (float) b->model->router_aux_loss_coef}};
+  const ts_attr attr = {
+      .balance = {.layers = b->n_loads, .aux = (float) aux_of(b), .z = (float) b->deck->moe.z_loss_coef}};
   ts_tid loss = ts_graph_add(
       b->base.at,
       &(ts_node){.op = TS_OP_BALANCE_LOSS, .name = "balance", .n_in = 2, .in = in, .attr = attr, .beta = TS_NONE});
@@ -80,6 +84,10 @@ static routed route(ts_model_builder *b, ts_tid x) {
   const ts_deck_model *m = b->model;
   const ts_family *f = b->family;
   ts_tid logits = ts_model_linear(b, f->router, x, m->num_experts, false, true);
+  if (strcmp(b->deck->moe.router_dtype, "model") == 0) {
+    logits =
+        ts_build_cast(b->base.at, ts_model_name_of(b, ts_model_inside(f->router, "fp32").text).text, logits, TS_F32);
+  }
   const ts_attr how = {.route = {.k = (int) m->num_experts_per_tok,
                                  .groups = (int) m->n_group,
                                  .top_groups = (int) m->topk_group,

@@ -1,0 +1,93 @@
+#!/bin/sh
+# TAP: mixtures of experts on grids: what a checkpoint of one has, any other goes on from, exports and begins from; and what
+# is said of experts.
+# shellcheck source=regression/cli_common.sh
+build=$(pwd)
+. "${srcdir:-.}/regression/cli_common.sh"
+golden=$top/regression/golden
+same_tensors() { "$build/regression/io/test_safetensors" same "$@"; }
+
+# train RANKSxEP DIRECTORY CASE [WORD]...: keeps stdout, stderr, status.
+train() {
+  on=$1
+  directory=$2
+  case=$3
+  shift 3
+  run $mpiexec -n "${on%x*}" "$tessera" train "$golden/$case.cfg" --set "run.directory=$directory" --set run.threads=1 \
+    --set "model.from=$golden/$case" --set "data.path=$golden/$case/tokens.bin" --set run.steps=8 --set run.save_every=4 \
+    --set train_batch_size=4 --set train_micro_batch_size_per_gpu="$((4 / ${on%x*}))" --set debug.digest_every=1 \
+    --set "expert_parallel.autoep_size=${on#*x}" "$@"
+}
+
+# Losses of grids are equal to rounding: sums in another order.
+other_grid=2e-6
+
+# resume FROM GRID TOLERANCE NAME [WORD]...: the run FROM, cut back to step 4, goes on and ends as FROM did.
+resume() {
+  from=$1
+  grid=$2
+  tolerance=$3
+  title=$4
+  shift 4
+  rm -rf again
+  cp -r "$from" again
+  rm -rf again/step_00000008
+  train "$grid" again mixtral --resume auto "$@"
+  ok "$title: goes on" gave 0
+  ok "$title: like one that never stopped" "$tessera" compare again "$from" --tolerance "$tolerance"
+}
+
+# Five experts, so of two ranks one has three, of four three have one.
+test_resume() {
+  train 1x1 one mixtral
+  ok "one rank" gave 0
+  train 4x2 four mixtral --set zero_optimization.stage=1
+  ok "experts of two, beside two" gave 0
+  ok "the same losses" "$tessera" compare four one --tolerance $other_grid
+  resume four 4x2 0 "ep 2 of 4, at stage 3" --set zero_optimization.stage=3
+  resume four 1x1 $other_grid "on one rank"
+  resume four 4x4 $other_grid "on ep 4" --set zero_optimization.stage=2
+  resume one 2x2 $other_grid "from one rank on ep 2" --set zero_optimization.stage=3
+  resume four 4x2 $other_grid "with tp" --set tensor_parallel.autotp_size=2 --set train_micro_batch_size_per_gpu=2
+  train 4x2 low mixtral --set bf16.enabled=true
+  resume low 4x2 0 "in bf16, at stage 2" --set bf16.enabled=true --set zero_optimization.stage=2
+}
+
+# Weights that no step changes come out as they went in, a tensor an expert.
+test_export() {
+  train 2x2 still mixtral --set optimizer.params.lr=0 --set zero_optimization.stage=3
+  run "$tessera" zero_to_fp32 still still.hf --safe_serialization
+  ok "a directory for transformers" gave 0
+  ok "with the tensors it began from" same_tensors "$golden/mixtral/model.safetensors" still.hf/model.safetensors F32
+  run "$tessera" zero_to_fp32 still parts.hf --safe_serialization --max-shard-size 40kB
+  ok "in several files, which an index lists" both 'gave 0' \
+    'grep -q "\"model.layers.1.block_sparse_moe.experts.4.w2.weight\": \"model-000" parts.hf/model.safetensors.index.json'
+  train 1x1 begun mixtral --set model.from=parts.hf --set run.steps=1
+  train 1x1 first mixtral --set run.steps=1
+  ok "another run begins from them" "$tessera" compare begun first --tolerance 0
+  train 1x1 fused qwen3_moe --set optimizer.params.lr=0
+  run "$tessera" zero_to_fp32 fused fused.hf --safe_serialization
+  train 1x1 begun2 qwen3_moe --set model.from=fused.hf --set run.steps=1
+  train 2x2 first2 qwen3_moe --set run.steps=1
+  ok "all experts in one tensor, or a tensor each" "$tessera" compare begun2 first2 --tolerance $other_grid
+  train 1x1 bias dots1 --set run.steps=2 --set bf16.enabled=true
+  run "$tessera" zero_to_fp32 bias bias.h5
+  hdf5 "a router's bias" h5dump -d /model.layers.2.mlp.gate.e_score_correction_bias bias.h5
+  ok "is as it was, in bf16 too" grep -q '(0): 10, -10,' "$scratch/out"
+}
+
+test_said() {
+  run "$tessera" plan "$golden/mixtral.cfg" --ranks 4 --layout --set "model.from=$golden/mixtral" \
+    --set expert_parallel.autoep_size=2 --set train_micro_batch_size_per_gpu=1
+  ok "the plan says who has which experts" printed 'experts.w1.weight .* along ep, dim 0: 0-2 3-4'
+  train 4x3 none mixtral
+  ok "a grid that does not multiply" said 2 'expert_parallel.autoep_size = 3 wants a multiple of 3 ranks'
+  train 1x6 none mixtral
+  ok "more ranks than experts" said 2 'autoep_size: 6 ranks for the 5 experts of a layer'
+  ok "nothing is written" [ ! -e none ]
+}
+
+test_resume
+test_export
+test_said
+finish
