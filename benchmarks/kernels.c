@@ -1,8 +1,9 @@
 /* Speed of matrix products, attention and the head at the shapes of GPT-2 124M (B4 T256) and of a small Llama, beside
  * the GEMM peak: the best of five sizes up to 4096^3 in the same run.  Medians of short runs.  Then attention over 8192
- * tokens in a window or in packed documents, as a part of its time without.
+ * tokens in a window or in packed documents, as a part of its time without; and products of experts, as a part of the rate
+ * of one dense product of the same FLOPs.
  *
- *     kernels [THREADS [fp32|bf16|fp16]]   default: 2, all
+ *     kernels [THREADS [fp32|bf16|fp16 [experts]]]   default: 2, all, everything
  */
 #include "base/log.h"
 #include "regression/kernel_run.h"
@@ -271,12 +272,62 @@ static void shared_head(int64_t rows, int64_t width, int64_t vocabulary, int64_t
   run_free(&c);
 }
 
+/* Rows of experts times their matrices [out][in] (y), the gradient of the rows (dx) and of the matrices (dw). */
+static double grouped_seconds(int which, int64_t experts, int64_t each, int64_t in, int64_t out, ts_dtype dtype,
+                              int threads) {
+  run_case c = {.op = which == 2 ? TS_OP_GROUPED_DW : TS_OP_GROUPED, .n_in = 3, .n_out = 1, .threads = threads};
+  int64_t rows = experts * each;
+  ts_shape w = TS_SHAPE(experts, out, in);
+  c.attr.matmul.transpose_b = which == 0;
+  c.attr.matmul.dtype = which == 2 ? TS_F32 : dtype;
+  c.in[0] = filled(dtype, TS_SHAPE(rows, which == 0 ? in : out), 0.01);
+  c.in[1] = filled(dtype, which == 2 ? TS_SHAPE(rows, in) : w, 0.01);
+  c.in[2] = run_new(TS_I32, TS_SHAPE(experts + 1));
+  for (int64_t e = 0; e <= experts; ++e) {
+    run_set(&c.in[2], e, (double) (e * each));
+  }
+  c.out[0] = run_new(c.attr.matmul.dtype, which == 2 ? w : TS_SHAPE(rows, which == 0 ? out : in));
+  c.prior[0] = which == 2 ? c.out[0].data : NULL;
+  double seconds = seconds_of(&c);
+  run_free(&c);
+  return seconds;
+}
+
+static void experts(int64_t experts, int64_t each, int64_t in, int64_t out, ts_dtype dtype, int threads) {
+  const int64_t rows = experts * each;
+  const product dense[] = {{"y", rows, out, in, false, true, false},
+                           {"dx", rows, in, out, false, false, false},
+                           {"dw", out, in, rows, true, false, true}};
+  printf("  %d experts of %d rows, %d x %d:", (int) experts, (int) each, (int) in, (int) out);
+  for (int i = 0; i < 3; ++i) {
+    double rate =
+        2e-9 * (double) rows * (double) in * (double) out / grouped_seconds(i, experts, each, in, out, dtype, threads);
+    double of = product_rate(&dense[i], dtype, threads);
+    printf("  %s %.0f GFLOP/s, %.0f %% of a dense product's", dense[i].name, rate, 100 * rate / of);
+  }
+  printf("\n");
+  fflush(stdout);
+}
+
+static void all_experts(ts_dtype dtype, int threads) {
+  static const int64_t each[] = {8, 16, 64, 256};
+  for (int i = 0; i < 4; ++i) {
+    experts(64, each[i], 1024, 512, dtype, threads);
+  }
+  experts(8, 512, 1024, 1792, dtype, threads);
+}
+
 int main(int n_arguments, char **argument) {
   int threads = n_arguments > 1 ? atoi(argument[1]) : 2;
   static const ts_dtype dtypes[] = {TS_F32, TS_BF16, TS_F16};
   for (int i = 0; i < 3; ++i) {
     ts_dtype dtype = dtypes[i];
     if (n_arguments > 2 && strcmp(argument[2], ts_dtype_name(dtype)) != 0) {
+      continue;
+    }
+    if (n_arguments > 3) {
+      printf("%s, %d threads, %s\n", ts_dtype_name(dtype), threads, ts_backend_cpu()->describe());
+      all_experts(dtype, threads);
       continue;
     }
     double peak = peak_rate(dtype, threads);
@@ -293,6 +344,7 @@ int main(int n_arguments, char **argument) {
     attention((attention_shape){4, 256, 12, 12, 64, 0.1f, 0, 0}, dtype, threads, peak);
     masked_attention((attention_shape){1, 8192, 4, 2, 64, 0, 0, 0}, dtype, threads);
     products(dtype, threads, peak);
+    all_experts(dtype, threads);
   }
   return 0;
 }

@@ -40,7 +40,8 @@ static void dispatch_launch(const ts_kernel_call *call) {
   ts_sort sort;
   size_t used = 0;
   ts_sort_divide(&sort, (char *) call->workspace, n, &used);
-  int sorted = ts_sort_run(&sort, (const int32_t *) call->in[0], n, ts_sort_ids{call->node->attr.experts.first, experts}, ts_call_stream(call));
+  int sorted = ts_sort_run(&sort, (const int32_t *) call->in[0], n,
+                           ts_sort_ids{call->node->attr.experts.first, experts}, ts_call_stream(call));
   ts_launch(place_choices, ts_blocks(n + 1, EDGE_THREADS), EDGE_THREADS, 0, ts_call_stream(call),
             (int32_t *) call->out[0], (int32_t *) call->out[1], (int32_t *) call->out[2],
             (const int32_t *) sort.key[sorted], (const int32_t *) sort.place[sorted], n, experts);
@@ -73,15 +74,15 @@ static choices find_choices(const ts_kernel_call *call) {
 template <typename T, int W>
 __global__ void __launch_bounds__(THREADS) take_rows(T *__restrict__ y, const T *__restrict__ x, choices c) {
   int64_t row = blockIdx.x;
-  bool is_taken = row < *c.taken;
+  if (row >= *c.taken) {
+    return;
+  }
   int32_t choice = c.order[row];
   const T *from = x + (int64_t) (choice / c.k) * c.columns;
-  float by = is_taken && c.weight != NULL ? c.weight[choice] : 1.0f;
+  float by = c.weight != NULL ? c.weight[choice] : 1.0f;
   for (int i = (int) threadIdx.x * W; i < c.columns; i += THREADS * W) {
-    float v[W] = {};
-    if (is_taken) {
-      ts_load<W>(v, from + i);
-    }
+    float v[W];
+    ts_load<W>(v, from + i);
 #pragma unroll
     for (int k = 0; k < W; ++k) {
       v[k] *= by;

@@ -38,8 +38,7 @@ struct share {
   bool any;
 };
 
-/* Rows of experts in tiles of `size`: those of expert e begin at first[e] / size + e, so there is room for all, and the
- * rows of no expert come last. */
+/* Rows of experts in tiles of `size`: those of expert e begin at first[e] / size + e, so there is room for all. */
 static __device__ int first_tile(const problem &p, int expert, int size) {
   return p.first[expert] / size + expert;
 }
@@ -63,18 +62,18 @@ static __device__ share share_of_rows(const problem &p, int size, bool along) {
       column = (int) (blockIdx.x % across) * size;
   int expert = expert_of_tile(p, tile, size);
   int64_t row = p.first[expert] + (int64_t) (tile - first_tile(p, expert, size)) * size;
-  int64_t end = expert < p.experts ? p.first[expert + 1] : p.rows;
+  int64_t end = expert < p.experts ? p.first[expert + 1] : row;
   int64_t w = (int64_t) expert * p.columns * p.inner;
   return {row * p.inner,
           w + (along ? (int64_t) column * p.inner : column),
           row * p.columns + column,
           (int) min(end - row, (int64_t) size),
           min(p.columns - column, size),
-          expert < p.experts ? p.inner : 0,
+          p.inner,
           p.inner,
           along ? p.inner : p.columns,
           p.columns,
-          row < end};
+          expert < p.experts && row < end};
 }
 
 /* dw [E][inner][columns] of dy [rows][inner] and x [rows][columns]. */

@@ -133,6 +133,8 @@ template <typename Act> struct glu_dx_body { /* dy, gate, up -> dgate, dup */
 struct pointers {
   const void *in[MOST_IN];
   void *out[MOST_OUT];
+  const int32_t *rows; /* how many there are at run time, NULL: all */
+  int64_t columns;
 };
 
 template <typename Body, typename T, int W>
@@ -171,6 +173,7 @@ template <typename Body, typename T, int W>
 __global__ void __launch_bounds__(THREADS) pointwise(Body body, pointers p, ts_prior<T> prior, int64_t count) {
   int64_t first = (int64_t) blockIdx.x * block_elements(W);
   float beta = ts_prior_beta(prior);
+  count = p.rows != nullptr ? *p.rows * p.columns : count;
   if (W > 1 && first + block_elements(W) <= count) {
     float x[VECTORS][Body::IN][W];
 #pragma unroll
@@ -207,6 +210,11 @@ template <typename T, typename Body> static void choose_lanes(const ts_kernel_ca
   }
   for (int i = 0; i < Body::OUT; ++i) {
     all[Body::IN + i] = p.out[i] = call->out[i];
+  }
+  int extent = ts_node_extent(call->node);
+  if (extent >= 0) {
+    p.rows = (const int32_t *) call->in[extent] + ts_call_in(call, extent)->shape.d[0] - 1;
+    p.columns = ts_columns_of(ts_call_in(call, 0));
   }
   ts_prior<T> prior = ts_call_prior<T>(call, 0);
   all[MOST_IN + MOST_OUT] = prior.data;

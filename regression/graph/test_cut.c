@@ -99,6 +99,7 @@ static const cut_case cases[] = {
     {TS_OP_ACTIVATION, "", {X}, {X}, {.activation = {TS_ACTIVATION_GELU}}, "01c*", ""},
     {TS_OP_ACTIVATION_DX, "", {X, X}, {X}, {.activation = {TS_ACTIVATION_GELU}}, "01c", ""},
     {TS_OP_GLU, "", {X, X}, {X}, {.activation = {TS_ACTIVATION_SILU}}, "01c*", ""},
+    {TS_OP_GLU, "of rows", {F(12, 8), F(12, 8), I(4)}, {F(12, 8)}, {.activation = {TS_ACTIVATION_SILU}}, "c", "MF01*"},
     {TS_OP_GLU_DX, "", {X, X, X}, {X, X}, {.activation = {TS_ACTIVATION_SILU}}, "01c", ""},
     {TS_OP_DROPOUT, "", {X, L(1), L(4)}, {X}, {.dropout = {0.5f, 7}}, "b*", "tc"},
     {TS_OP_DROPOUT, "of rows", {F(7, 8), L(1), L(3)}, {F(7, 8)}, {.dropout = {0.5f, 7, 2, 3}}, "0", "c"},
@@ -282,12 +283,13 @@ static const cut_case cases[] = {
 
 static const ts_backend *backend;
 
-/* What a new version of an input begins as; else what is not written shows. */
+/* What a new version of an input begins as; else what is not written shows, but of rows that need not be. */
 static void begin_output(run_case *run, int i) {
+  bool rows = ts_node_extent(&(ts_node){.op = run->op, .n_in = run->n_in}) >= 0;
   if (i < ts_op_get(run->op)->n_inplace) {
     memcpy(run->out[i].data, run->in[i].data, run_bytes(&run->out[i]));
   } else {
-    memset(run->out[i].data, 0x5a, run_bytes(&run->out[i]));
+    memset(run->out[i].data, rows ? 0 : 0x5a, run_bytes(&run->out[i]));
   }
 }
 

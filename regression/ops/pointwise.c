@@ -119,6 +119,29 @@ static void build_activation(run_case *c, int variant, ts_dtype dtype) {
   c->attr.activation.kind = (ts_activation) (variant % TS_N_ACTIVATIONS);
 }
 
+/* The same of rows, of which some are there at run time, none, or all. */
+enum { ROWED = 5 * TS_N_ACTIVATIONS };
+
+static void build_gate(run_case *c, int variant, ts_dtype dtype) {
+  static const int64_t rows[][3] = {{7, 5, 3}, {300, 64, 0}, {9, 8, 9}, {33, 130, 20}, {1, 1, 1}}; /* M, C, there */
+  bool dx = c->op == TS_OP_GLU_DX;
+  if (variant < ACTIVATIONS) {
+    build_activation(c, variant, dtype);
+    return;
+  }
+  const int64_t *size = rows[(variant - ACTIVATIONS) / TS_N_ACTIVATIONS];
+  for (int i = 0; i < 2 + dx; ++i) {
+    ops_input(c, i, dtype, TS_SHAPE(size[0], size[1]), 2.0);
+  }
+  for (int i = 0; i < 1 + dx; ++i) {
+    ops_output(c, dtype, TS_SHAPE(size[0], size[1]));
+  }
+  c->in[c->n_in] = run_new(TS_I32, TS_SHAPE(3));
+  run_set(&c->in[c->n_in], 1, floor((double) size[2] / 2));
+  run_set(&c->in[c->n_in++], 2, (double) size[2]);
+  c->attr.activation.kind = (ts_activation) (variant % TS_N_ACTIVATIONS);
+}
+
 static double gelu_tanh(double x, double *slope) {
   const double root = 0.79788456080286535588; /* sqrt (2 / pi) */
   double t = tanh(root * (x + 0.044715 * x * x * x));
@@ -247,8 +270,8 @@ const op_row ops_pointwise[] = {
     {TS_OP_ACCUMULATE, OPS_SHAPES + 3, build_accumulate, accumulate, 2},
     {TS_OP_ACTIVATION, ACTIVATIONS, build_activation, activation, 4},
     {TS_OP_ACTIVATION_DX, ACTIVATIONS, build_activation, activation_dx, 6},
-    {TS_OP_GLU, ACTIVATIONS, build_activation, glu, 4},
-    {TS_OP_GLU_DX, ACTIVATIONS, build_activation, glu_dx, 6},
+    {TS_OP_GLU, ACTIVATIONS + ROWED, build_gate, glu, 4},
+    {TS_OP_GLU_DX, ACTIVATIONS + ROWED, build_gate, glu_dx, 6},
     {TS_OP_DROPOUT, DROPOUT_VARIANTS + DROPOUT_TOKENS, build_dropout, dropout, 2},
     {.reference = NULL},
 };

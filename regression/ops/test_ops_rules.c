@@ -45,6 +45,7 @@ typedef struct op_case {
 #define BYTES(...) \
   { TS_U8, TS_SHAPE(__VA_ARGS__) }
 /* Two choices of each token of X, of seven experts. */
+#define GATES NORMAL(6, 8), NORMAL(6, 8)
 #define PLACES INTS(2, 3, 2), INTS(8)
 #define CHOICES INTS(12), PLACES
 #define STEP_NUMBERS LONGS(1), WIDE(2), NORMAL(1), NORMAL(2), NORMAL(1), NORMAL(1)
@@ -199,6 +200,18 @@ static const op_case cases[] = {
     {TS_OP_ACTIVATION_DX, "", 2, 1, {X, X}, {X}, {.activation = {TS_ACTIVATION_GELU}}, 0, 0, 0, 48},
     {TS_OP_GLU, "", 2, 1, {X, X}, {X}, {.activation = {TS_ACTIVATION_SILU}}, 0, 0, 0, 48},
     {TS_OP_GLU_DX, "", 3, 2, {X, X, X}, {X, X}, {.activation = {TS_ACTIVATION_SILU}}, 0, 0, 0, 48},
+    {TS_OP_GLU, "of rows", 3, 1, {GATES, INTS(4)}, {NORMAL(6, 8)}, {.activation = {TS_ACTIVATION_SILU}}, 0, 4, 4, 48},
+    {TS_OP_GLU_DX,
+     "of rows",
+     4,
+     2,
+     {NORMAL(6, 8), GATES, INTS(4)},
+     {NORMAL(6, 8), NORMAL(6, 8)},
+     {.activation = {TS_ACTIVATION_SILU}},
+     0,
+     8,
+     8,
+     48},
     {TS_OP_DROPOUT, "", 3, 1, {X, LONGS(1), LONGS(2)}, {X}, {.dropout = {0.1f, 7}}, 1, 1, 1, 48},
     {TS_OP_DROPOUT,
      "of rows",
@@ -961,6 +974,8 @@ static const bad_case bad[] = {
      {Q5, Q5, K4, K4, Q5, LSE5, RANDOM12, LSE5},
      PARTS(3, 12, MINE, THEIRS, .dropout = 0.1f)},
     {TS_OP_ACTIVATION, "an unknown kind", 1, 1, {X}, {.activation = {TS_N_ACTIVATIONS}}},
+    {TS_OP_GLU, "of rows of samples", 3, 1, {X, X, INTS(4)}, {{0}}},
+    {TS_OP_GLU, "of rows that begin nowhere", 3, 1, {GATES, INTS(1)}, {{0}}},
     {TS_OP_GLU_DX, "an unknown kind", 3, 2, {X, X, X}, {.activation = {TS_N_ACTIVATIONS}}},
     {TS_OP_RMSNORM, "another offset", 2, 2, {X, NORMAL(8)}, {.norm = {.offset = 2}}},
     {TS_OP_RMSNORM, "a width and no sums", 2, 2, {X, NORMAL(8)}, {.norm = {.width = 20}}},

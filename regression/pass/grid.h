@@ -25,6 +25,13 @@ static const char gpt2[] =
     "model = { model_type = \"gpt2\"; vocab_size = 256; n_embd = 64; n_layer = 2; n_head = 2; n_positions = 32;\n"
     "  attn_pdrop = 0.1; embd_pdrop = 0.1; resid_pdrop = 0.1; };\n" COMMON;
 
+/* Thirteen experts divide nothing; one layer has none. */
+static const char mixture[] =
+    "model = { model_type = \"qwen2_moe\"; vocab_size = 256; hidden_size = 96; intermediate_size = 200;\n"
+    "  num_hidden_layers = 3; num_attention_heads = 6; num_key_value_heads = 2; max_position_embeddings = 32;\n"
+    "  num_experts = 13; num_experts_per_tok = 3; moe_intermediate_size = 40; shared_expert_intermediate_size = 56;\n"
+    "  mlp_only_layers = [1]; output_router_logits = true; tie_word_embeddings = false; };\n" COMMON;
+
 typedef struct grid {
   ts_deck *deck;
   ts_program **program; /* per rank */

@@ -50,6 +50,30 @@ static void test_stages(const char *name, const char *text) {
   }
 }
 
+/* Experts over some ranks or all that have other samples, beside every other axis. */
+static void test_experts(void) {
+  static const char *const grid[] = {
+      "expert_parallel.autoep_size=4",
+      "expert_parallel.autoep_size=13",
+      "expert_parallel.autoep_size=4 tensor_parallel.autotp_size=2",
+      "expert_parallel.autoep_size=2 tensor_parallel.autotp_size=2 tensor_parallel.sequence_parallel=false",
+      "expert_parallel.autoep_size=2 sequence_parallel_size=2 moe.balance_over=sequence",
+      "expert_parallel.autoep_size=2 pipeline.stages=2 gradient_accumulation_steps=4 pipeline.schedule=zb_h1",
+      "expert_parallel.autoep_size=3 gradient_accumulation_steps=2 activation_checkpointing.enabled=true",
+  };
+  static const int ranks[] = {16, 26, 16, 8, 8, 8, 6};
+  for (size_t i = 0; i < sizeof grid / sizeof *grid; ++i) {
+    for (int stage = 0; stage <= 3; ++stage) {
+      char *sets = ts_format("zero_optimization.stage=%d zero_optimization.overlap_comm=true "
+                             "zero_optimization.stage3_param_persistence_threshold=1000 bf16.enabled=%s %s",
+                             stage, stage % 2 == 0 ? "true" : "false", grid[i]);
+      expect_clean("mixture", mixture, sets, ranks[i], TS_MODEL_TRAIN);
+      ts_free(sets);
+    }
+    expect_clean("mixture", mixture, grid[i], ranks[i], TS_MODEL_LOSS);
+  }
+}
+
 /* ---- what must be found ---- */
 
 /* Instruction k of the schedule that is of this kind and op, from the `skip`th on. */
@@ -477,6 +501,7 @@ int main(void) {
   double start = ts_seconds();
   test_stages("llama", llama);
   test_stages("gpt2", gpt2);
+  test_experts();
   for (size_t i = 0; i < sizeof faults / sizeof *faults; ++i) {
     test_fault(&faults[i]);
   }

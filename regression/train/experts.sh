@@ -53,6 +53,18 @@ test_resume() {
   resume low 4x2 0 "in bf16, at stage 2" --set bf16.enabled=true --set zero_optimization.stage=2
 }
 
+# Optimizers of whole tensors and of matrices: every expert is a matrix, wherever it is.
+test_optimizers() {
+  for optimizer in Muon Lamb; do
+    train 1x1 "$optimizer" mixtral --set "optimizer.type=$optimizer"
+    for stage in 0 3; do
+      rm -rf spread
+      train 4x2 spread mixtral --set "optimizer.type=$optimizer" --set zero_optimization.stage=$stage
+      ok "$optimizer, stage $stage" "$tessera" compare "$optimizer" spread --tolerance $other_grid
+    done
+  done
+}
+
 # Weights that no step changes come out as they went in, a tensor an expert.
 test_export() {
   train 2x2 still mixtral --set optimizer.params.lr=0 --set zero_optimization.stage=3
@@ -88,6 +100,7 @@ test_said() {
 }
 
 test_resume
+test_optimizers
 test_export
 test_said
 finish

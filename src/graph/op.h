@@ -74,6 +74,18 @@ static inline bool ts_node_is_message(const ts_node *node) {
   return (ts_op_get(node->op)->flags & TS_OP_MESSAGE) != 0;
 }
 
+/** The input that says how many rows of a node's outputs there are at run time, as its last element: rows behind them
+ * are not written, and nobody reads them.  -1: as many as the shapes say. Not collective. */
+static inline int ts_node_extent(const ts_node *node) {
+  switch (node->op) {
+    case TS_OP_TAKE_ROWS: return 3;
+    case TS_OP_GROUPED: return 2;
+    case TS_OP_GLU: return node->n_in > 2 ? 2 : -1;
+    case TS_OP_GLU_DX: return node->n_in > 3 ? 3 : -1;
+    default: return -1;
+  }
+}
+
 /** Query heads of a key head in the whole, of an attention's attributes. Not collective. */
 static inline int ts_attention_group(const ts_attr *attr) {
   int heads = attr->attention.heads / attr->attention.kv_heads;

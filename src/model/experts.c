@@ -118,8 +118,8 @@ static ts_tid think(ts_model_builder *b, ts_tid x) {
   ts_tid rows = add_node(b, TS_OP_TAKE_ROWS, f->experts, "rows", 4, in, (ts_attr){0});
   ts_tid gate = multiply_rows(b, f->expert_gate, rows, inner, &to),
          up = multiply_rows(b, f->expert_up, rows, inner, &to);
-  ts_model_name act = ts_model_name_of(b, ts_model_inside(f->experts, "act").text);
-  ts_tid y = ts_build_glu(b->base.at, act.text, gate, up, ts_model_activation(b));
+  const ts_tid both[] = {gate, up, to.first};
+  ts_tid y = add_node(b, TS_OP_GLU, f->experts, "act", 3, both, (ts_attr){.activation = {ts_model_activation(b)}});
   return combine_tokens(b, f->experts, multiply_rows(b, f->expert_down, y, b->model->hidden_size, &to), &to);
 }
 

@@ -175,21 +175,36 @@ const char *ts_index_activation_dx(const ts_node *node) {
   return "*c,*c->*c";
 }
 
+/* Rows of experts: [M][C], and where each begins. */
+static const char *check_extent(const ts_graph *g, const ts_node *node) {
+  int at = ts_node_extent(node);
+  if (at >= 0) {
+    const ts_tensor *first = ts_rule_in(g, node, at);
+    TS_RULE(ts_rule_in(g, node, 0)->shape.n == 2 && first->dtype == TS_I32 && first->shape.n == 1 &&
+                first->shape.d[0] >= 2 && first->shape.d[0] <= TS_MOST_EXPERTS + 1,
+            "rows are [M][C], and first is [E + 1] int32");
+  }
+  return NULL;
+}
+
 const char *ts_shape_glu(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  const char *why = check_extent(g, node);
+  TS_RULE(why == NULL, why);
   return same_activation(g, node, 2, dtype, shape);
 }
 
 const char *ts_index_glu(const ts_node *node) {
-  (void) node;
-  return "*c,*c->*c";
+  return node->n_in > 2 ? "Mc,Mc,F->Mc" : "*c,*c->*c";
 }
 
 void ts_gradient_glu(ts_gradients *gradients, const ts_node *node) {
   char *name = ts_format("%s.dx", node->name);
   ts_site at = ts_gradients_site(gradients, node->in[0]);
-  const ts_tid in[] = {ts_gradients_of(gradients, node->out[0]), node->in[0], node->in[1]};
+  bool rows = node->n_in > 2;
+  const ts_tid in[] = {ts_gradients_of(gradients, node->out[0]), node->in[0], node->in[1],
+                       rows ? node->in[2] : TS_NONE};
   ts_tid dx = ts_graph_add(
-      at, &(ts_node){.op = TS_OP_GLU_DX, .name = name, .n_in = 3, .in = in, .n_out = 2, .attr = node->attr});
+      at, &(ts_node){.op = TS_OP_GLU_DX, .name = name, .n_in = rows ? 4 : 3, .in = in, .n_out = 2, .attr = node->attr});
   for (int i = 0; i < 2; ++i) {
     if (ts_gradients_wanted(gradients, node->in[i])) {
       ts_gradients_add(gradients, node->in[i], dx + i);
@@ -199,12 +214,13 @@ void ts_gradient_glu(ts_gradients *gradients, const ts_node *node) {
 }
 
 const char *ts_shape_glu_dx(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  const char *why = check_extent(g, node);
+  TS_RULE(why == NULL, why);
   return same_activation(g, node, 3, dtype, shape);
 }
 
 const char *ts_index_glu_dx(const ts_node *node) {
-  (void) node;
-  return "*c,*c,*c->*c,*c";
+  return node->n_in > 3 ? "Mc,Mc,Mc,F->Mc,Mc" : "*c,*c,*c->*c,*c";
 }
 
 /* Rows [first, first + rows) are of the samples that there are. */

@@ -8,7 +8,7 @@
 
 enum { MATRIX_ALIGN = 64 };
 
-/* ---- pieces along tp ---- */
+/* ---- pieces ---- */
 
 bool ts_matrices_is_first_holder(const ts_matrices *m, int part, int t) {
   for (int before = 0; before < t; ++before) {
@@ -21,9 +21,9 @@ bool ts_matrices_is_first_holder(const ts_matrices *m, int part, int t) {
 
 int64_t ts_matrices_piece_begin(const ts_matrices *m, int parameter, int t) {
   int part = m->layout->parameter[parameter].part;
-  int home = t < m->tp ? m->at[t]->part[part].home : -1;
+  int home = t < m->places ? m->at[t]->part[part].home : -1;
   int64_t elements = 0;
-  for (int i = 0; i < m->tp && m->at[i]->part[part].home != home; ++i) {
+  for (int i = 0; i < m->places && m->at[i]->part[part].home != home; ++i) {
     elements += ts_matrices_is_first_holder(m, part, i) ? m->at[i]->parameter[parameter].count : 0;
   }
   return elements;
@@ -31,7 +31,7 @@ int64_t ts_matrices_piece_begin(const ts_matrices *m, int parameter, int t) {
 
 /* As its owner lays it. */
 static int64_t laid_elements(const ts_matrices *m, int parameter) {
-  return (int64_t) ts_align_up((size_t) ts_matrices_piece_begin(m, parameter, m->tp), MATRIX_ALIGN);
+  return (int64_t) ts_align_up((size_t) ts_matrices_piece_begin(m, parameter, m->places), MATRIX_ALIGN);
 }
 
 /* ---- owners ---- */
@@ -162,15 +162,15 @@ ts_matrices ts_matrices_find(const ts_layout *layout, const ts_graph *graph, con
                    .layout = layout,
                    .ranks = ts_mesh_group_size(mesh, TS_MATRIX_AXES),
                    .me = ts_mesh_group_rank(mesh, TS_MATRIX_AXES),
-                   .tp = mesh->size[TS_AXIS_TP],
+                   .places = ts_mesh_group_size(mesh, TS_AXES_HOLDERS),
                    .gram = strcmp(deck->optimizer.params.ns_method, "gram") == 0};
   m.seen = ts_malloc((size_t) m.ranks * sizeof *m.seen);
-  m.at = ts_calloc((size_t) m.tp, sizeof(ts_layout *));
+  m.at = ts_calloc((size_t) m.places, sizeof(ts_layout *));
   m.owner = ts_malloc((size_t) layout->n_parameters * sizeof *m.owner);
   m.offset = ts_calloc((size_t) layout->n_parameters, sizeof *m.offset);
   for (int r = 0; r < m.ranks; ++r) {
     m.seen[r] = ts_mesh_at(mesh, ts_mesh_group_member(mesh, TS_MATRIX_AXES, r));
-    ts_layout **at = &m.at[m.seen[r].coord[TS_AXIS_TP]];
+    ts_layout **at = &m.at[ts_matrices_place(&m.seen[r])];
     *at = *at != NULL ? *at : ts_layout_at(layout, graph, shards, stages, deck, &m.seen[r]);
   }
   choose_owners(&m);
@@ -179,7 +179,7 @@ ts_matrices ts_matrices_find(const ts_layout *layout, const ts_graph *graph, con
 }
 
 void ts_matrices_end(ts_matrices *m) {
-  for (int t = 0; t < m->tp; ++t) {
+  for (int t = 0; t < m->places; ++t) {
     ts_layout_destroy(&m->at[t]);
   }
   ts_free(m->seen);

@@ -17,13 +17,18 @@ typedef struct ts_matrices {
   const ts_deck *deck;     /**< Borrowed. */
   const ts_layout *layout; /**< Borrowed: of the rank it is seen from. */
   int ranks, me;           /**< Of the group over TS_MATRIX_AXES. */
-  int tp;                  /**< Places along tp. */
+  int places;              /**< Along ep and tp. */
   bool gram;               /**< The deck's ns_method. */
   ts_mesh *seen;           /**< By rank; owned. */
-  ts_layout **at;          /**< By place along tp; owned, and those of others. */
+  ts_layout **at;          /**< By place; owned, and those of others. */
   int *owner;              /**< By parameter: the rank; -1: it is no matrix; owned. */
   int64_t *offset; /**< By parameter: elements, from the first of those of its part that its owner has; owned. */
 } ts_matrices;
+
+/** The place of a rank among those that have other pieces of the same parameters, along ep and tp. Not collective. */
+static inline int ts_matrices_place(const ts_mesh *mesh) {
+  return ts_mesh_group_rank(mesh, TS_AXES_HOLDERS);
+}
 
 /** What a rank owns of a part. */
 typedef struct ts_matrix_share {
@@ -40,11 +45,11 @@ ts_matrices ts_matrices_find(const ts_layout *layout, const ts_graph *graph, con
 /** Free what it has. Not collective. */
 void ts_matrices_end(ts_matrices *m);
 
-/** True when the piece of place \a t along tp of a parameter of part \a part is one that no place before it has. Not
+/** True when the piece of place \a t of a parameter of part \a part is one that no place before it has. Not
  * collective. */
 bool ts_matrices_is_first_holder(const ts_matrices *m, int part, int t);
 
-/** Elements of the pieces of a parameter before that of place \a t along tp; of all for the number of places. Not
+/** Elements of the pieces of a parameter before that of place \a t; of all for the number of places. Not
  * collective. */
 int64_t ts_matrices_piece_begin(const ts_matrices *m, int parameter, int t);
 

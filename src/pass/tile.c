@@ -156,7 +156,8 @@ static int write_graph(tiling *t) {
     if (t->mlp_of[n].down != TS_NONE) {
       write_mlp(t, &t->mlp_of[n]);
     } else if (!t->gone[n]) {
-      left += node->op == TS_OP_ACTIVATION || node->op == TS_OP_GLU;
+      left +=
+          (node->op == TS_OP_ACTIVATION || node->op == TS_OP_GLU) && ts_node_extent(node) < 0; /* experts have rows */
       ts_rewrite_copy(&t->rewrite, n);
     }
   }

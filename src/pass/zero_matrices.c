@@ -1,8 +1,9 @@
 /* Muon's matrices: each is put together on one rank, that of pass/matrices.h, made orthogonal there, and goes back in
  * pieces to whoever has some of it.
  *
- * A matrix that ranks along tp have pieces of lies there piece after piece.  Where rows are cut that is the matrix with
- * its rows in another order, which changes nothing but their order; where columns are cut the pieces are told apart. */
+ * A matrix that ranks along tp, or a stack that ranks along ep, have pieces of lies there piece after piece.  Where rows
+ * are cut that is the matrix with its rows in another order, which changes nothing but their order; where columns are
+ * cut the pieces are told apart. */
 #include "pass/zero.h"
 
 #include "base/memory.h"
@@ -11,7 +12,7 @@
 #include "pass/optimizer.h"
 
 static const ts_layout *layout_of(const ts_matrices *m, int rank) {
-  return m->at[m->seen[rank].coord[TS_AXIS_TP]];
+  return m->at[ts_matrices_place(&m->seen[rank])];
 }
 
 static const ts_part *part_seen_by(const ts_matrices *m, int rank, const ts_zero_share *share) {
@@ -54,7 +55,7 @@ static ts_interval held_elements(const ts_matrices *m, int rank, const ts_zero_s
 }
 
 /* True when a rank gives what it has to the owner: of replicas one does, where all have everything one that differs
- * from the owner along tp alone. */
+ * from the owner along tp and ep alone. */
 static bool gives(const ts_matrices *m, int rank, int owner, const ts_zero_share *share) {
   const ts_part *part = part_seen_by(m, rank, share);
   if (!share->whole) {
@@ -62,9 +63,9 @@ static bool gives(const ts_matrices *m, int rank, int owner, const ts_zero_share
   }
   bool near = true;
   for (int axis = 0; axis < TS_N_AXES; ++axis) {
-    near = near && (axis == TS_AXIS_TP || m->seen[rank].coord[axis] == m->seen[owner].coord[axis]);
+    near = near && ((TS_AXES_HOLDERS >> axis & 1) != 0 || m->seen[rank].coord[axis] == m->seen[owner].coord[axis]);
   }
-  return near && ts_matrices_is_first_holder(m, share->part, m->seen[rank].coord[TS_AXIS_TP]);
+  return near && ts_matrices_is_first_holder(m, share->part, ts_matrices_place(&m->seen[rank]));
 }
 
 /* Of directions: gradients in fp16 are made wide before. */
@@ -91,7 +92,7 @@ static void add_matrix_block(block_list *l, int rank, int64_t begin, int64_t len
 static void add_part_of_matrix(const ts_matrices *m, block_list *l, int peer, int rank, int parameter,
                                const ts_zero_share *share, bool as_owner) {
   ts_interval held = held_elements(m, rank, share, parameter);
-  int t = m->seen[rank].coord[TS_AXIS_TP];
+  int t = ts_matrices_place(&m->seen[rank]);
   int64_t begin = as_owner ? m->offset[parameter] + ts_matrices_piece_begin(m, parameter, t)
                            : layout_of(m, rank)->parameter[parameter].offset - first_element(m, rank, share);
   add_matrix_block(l, peer, begin + held.begin, held.length);
@@ -184,7 +185,7 @@ static int describe_matrices(const ts_matrices *m, const ts_zero_share *share, t
     of.offset = m->ranks > 1 ? m->offset[p] : whole->offset;
     bool by_columns = whole->dim == whole->shape.n - 1 && whole->shape.n > 1;
     TS_CHECK(!by_columns || of.count == 1, "%s: a stack of matrices whose columns are cut", whole->name);
-    for (int t = 0; by_columns && t < m->tp; ++t) {
+    for (int t = 0; by_columns && t < m->places; ++t) {
       if (ts_matrices_is_first_holder(m, share->part, t)) {
         int64_t before = ts_matrices_piece_begin(m, p, t);
         int64_t columns = m->at[t]->parameter[p].held.d[whole->dim];
@@ -202,7 +203,7 @@ static ts_tid add_orthogonalize(const ts_zero *z, const ts_matrices *m, ts_site 
                                 ts_tid x) {
   const ts_part *part = &m->layout->part[share->part];
   ts_dtype dtype = z->work == TS_F32 ? TS_F32 : m->gram ? TS_F16 : TS_BF16;
-  size_t most = (size_t) (part->n_parameters * m->tp);
+  size_t most = (size_t) (part->n_parameters * m->places);
   ts_matrix *matrix = ts_malloc(most * sizeof *matrix);
   int n = describe_matrices(m, share, matrix);
   if (n > 0) {

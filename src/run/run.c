@@ -65,6 +65,25 @@ static int64_t find_nonfinite(ts_executor *e, const void *memory, ts_dtype dtype
   return at;
 }
 
+/* Elements of an output that are there: all, or those of rows that there are at run time. */
+static int64_t written_count(ts_executor *e, const ts_bound_node *b, int i) {
+  const ts_graph *g = b->call.graph;
+  const ts_node *node = b->call.node;
+  const ts_shape *shape = &g->tensor[node->out[i]].shape;
+  int at = ts_node_extent(node);
+  if (at < 0) {
+    return ts_shape_count(shape);
+  }
+  int32_t rows;
+  const int32_t *last = (const int32_t *) b->call.in[at] + g->tensor[node->in[at]].shape.d[0] - 1;
+  if (e->device == NULL) {
+    rows = *last;
+  } else {
+    ts_bound_read(e, &rows, last, sizeof rows);
+  }
+  return rows * shape->d[shape->n - 1];
+}
+
 /* Packed gradients, and what is updated, have gaps that nobody writes: only what kernels compute is looked at. */
 void ts_bound_check_finite(ts_executor *e, const ts_bound_node *b) {
   const ts_graph *g = b->call.graph;
@@ -73,7 +92,7 @@ void ts_bound_check_finite(ts_executor *e, const ts_bound_node *b) {
   for (int i = 0; e->nonfinite == NULL && i < node->n_out; ++i) {
     const ts_tensor *t = &g->tensor[node->out[i]];
     bool gaps = (flags & TS_OP_IS_UPDATE) != 0, lse = i == 1 && (flags & TS_OP_LSE) != 0;
-    int64_t at = gaps ? -1 : find_nonfinite(e, b->out[i], t->dtype, ts_tensor_count(g, node->out[i]), lse);
+    int64_t at = gaps ? -1 : find_nonfinite(e, b->out[i], t->dtype, written_count(e, b, i), lse);
     if (at >= 0) {
       e->nonfinite = ts_format("op %s (%s), tensor %s, element %lld", node->name, ts_op_get(node->op)->name, t->name,
                                (long long) at);

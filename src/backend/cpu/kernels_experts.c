@@ -97,14 +97,12 @@ static void take_rows_run(const ts_kernel_call *call) {
   choices c = choices_of(call);
   ts_source x = ts_source_of(call, 0);
   ts_sink y = ts_sink_of(call, 0);
-  int64_t rows = c.tokens * c.k;
+  int64_t rows = c.taken;
   size_t bytes = (size_t) c.columns * ts_dtype_size(x.dtype);
 #pragma omp parallel for num_threads(ts_call_threads(call, rows)) schedule(static)
   for (int64_t row = 0; row < rows; ++row) {
     int64_t token = c.order[row] / c.k;
-    if (row >= c.taken) {
-      memset((char *) y.data + (size_t) row * bytes, 0, bytes);
-    } else if (c.weight == NULL) {
+    if (c.weight == NULL) {
       memcpy((char *) y.data + (size_t) row * bytes, (const char *) x.data + (size_t) token * bytes, bytes);
     } else {
       move_row(&c, &y, row, &x, token, c.weight[c.order[row]]);

@@ -169,14 +169,6 @@ static void multiply_grouped(const ts_kernel_call *call, const grouped *g, int64
   }
 }
 
-static void clear_rows(const ts_kernel_call *call, const grouped *g) {
-  static const float zero[TS_TILE];
-  ts_sink y = ts_sink_of(call, 0);
-  for (int64_t at = g->first[g->experts] * g->columns; at < g->rows * g->columns; at += TS_TILE) {
-    ts_sink_write(&y, at, ts_min(TS_TILE, g->rows * g->columns - at), zero);
-  }
-}
-
 static void grouped_run(const ts_kernel_call *call) {
   grouped g = grouped_of(call->graph, call->node);
   g.first = call->in[2];
@@ -192,7 +184,6 @@ static void grouped_run(const ts_kernel_call *call) {
       }
     }
   }
-  clear_rows(call, &g);
 }
 TS_CPU_KERNEL(grouped) = {.prepare = grouped_prepare, .run = grouped_run};
 

@@ -13,7 +13,7 @@ enum { MAX_IN = 3, MAX_OUT = 2 };
 enum { STEP = TS_TILE / 2 };
 
 static void run_tiles(const ts_kernel_call *call, tile_body *body) {
-  int n_in = call->node->n_in, n_out = call->node->n_out;
+  int n_in = call->node->n_in - (ts_node_extent(call->node) >= 0), n_out = call->node->n_out;
   ts_source x[MAX_IN];
   ts_sink y[MAX_OUT];
   for (int i = 0; i < n_in; ++i) {
@@ -22,7 +22,7 @@ static void run_tiles(const ts_kernel_call *call, tile_body *body) {
   for (int i = 0; i < n_out; ++i) {
     y[i] = ts_sink_of(call, i);
   }
-  int64_t count = ts_call_count(call, 0);
+  int64_t count = ts_call_written(call, 0);
 #pragma omp parallel for num_threads(ts_call_threads(call, ts_pieces(count, STEP))) schedule(static)
   for (int64_t at = 0; at < count; at += STEP) {
     int64_t n = ts_min(STEP, count - at);

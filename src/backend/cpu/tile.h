@@ -54,6 +54,17 @@ static inline int64_t ts_call_count(const ts_kernel_call *call, int i) {
   return ts_shape_count(&ts_call_out(call, i)->shape);
 }
 
+/** The same of those that are there at run time (ts_node_extent). Not collective. */
+static inline int64_t ts_call_written(const ts_kernel_call *call, int i) {
+  int at = ts_node_extent(call->node);
+  const ts_shape *shape = &ts_call_out(call, i)->shape;
+  if (at < 0) {
+    return ts_shape_count(shape);
+  }
+  const int32_t *first = (const int32_t *) call->in[at];
+  return first[ts_call_in(call, at)->shape.d[0] - 1] * shape->d[shape->n - 1];
+}
+
 /** Last dimension of input \a i. Not collective. */
 static inline int64_t ts_call_columns(const ts_kernel_call *call, int i) {
   const ts_shape *shape = &ts_call_in(call, i)->shape;
