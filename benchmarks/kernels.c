@@ -1,7 +1,7 @@
 /* Speed of matrix products, attention and the head at the shapes of GPT-2 124M (B4 T256) and of a small Llama, beside
  * the GEMM peak: the best of five sizes up to 4096^3 in the same run.  Medians of short runs.  Then attention over 8192
- * tokens in a window or in packed documents, as a part of its time without; and products of experts, as a part of the rate
- * of one dense product of the same FLOPs.
+ * tokens in a window or in packed documents, as a part of its time without; and products of experts, as a part of the
+ * rate of one dense product of the same FLOPs.
  *
  *     kernels [THREADS [fp32|bf16|fp16 [experts]]]   default: 2, all, everything
  */

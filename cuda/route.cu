@@ -358,6 +358,38 @@ __global__ void __launch_bounds__(THREADS)
   }
 }
 
+/* ---- what stands for a bias's gradient: one block counts, which is exact in any order ---- */
+
+enum { EXCESS_THREADS = 1024 };
+
+__global__ void __launch_bounds__(EXCESS_THREADS)
+    route_excess(float *__restrict__ y, const int32_t *__restrict__ chosen, const int32_t *__restrict__ label,
+                 int64_t choices, int k, int experts) {
+  TS_SHARED_DYNAMIC(int, times); /* [experts + 1]: the last for all */
+  for (int e = (int) threadIdx.x; e <= experts; e += EXCESS_THREADS) {
+    times[e] = 0;
+  }
+  __syncthreads();
+  for (int64_t i = threadIdx.x; i < choices; i += EXCESS_THREADS) {
+    if (label[i / k] != IGNORED) {
+      atomicAdd(&times[chosen[i]], 1);
+      atomicAdd(&times[experts], 1);
+    }
+  }
+  __syncthreads();
+  for (int e = (int) threadIdx.x; e < experts; e += EXCESS_THREADS) {
+    y[e] = (float) ((int64_t) experts * times[e] - times[experts]);
+  }
+}
+
+static void route_excess_launch(const ts_kernel_call *call) {
+  const ts_tensor *chosen = ts_call_in(call, 0);
+  int experts = call->node->attr.experts.n;
+  ts_launch(route_excess, 1, EXCESS_THREADS, ((size_t) experts + 1) * sizeof(int), ts_call_stream(call),
+            (float *) call->out[0], (const int32_t *) call->in[0], (const int32_t *) call->in[1],
+            ts_shape_count(&chosen->shape), (int) ts_columns_of(chosen), experts);
+}
+
 static loads loads_of_call(const ts_graph *graph, const ts_node *node, int logits) {
   const ts_tensor *x = &graph->tensor[node->in[logits]];
   int64_t experts = ts_columns_of(x);
@@ -462,6 +494,7 @@ const ts_kernel *ts_cuda_route(ts_op op) {
     ts_kernel kernel;
   } rows[] = {{TS_OP_ROUTE, {NULL, route_launch, NULL}},
               {TS_OP_ROUTE_DX, {NULL, route_dx_launch, NULL}},
+              {TS_OP_ROUTE_EXCESS, {NULL, route_excess_launch, NULL}},
               {TS_OP_ROUTE_LOADS, {loads_set_up, loads_launch, NULL}},
               {TS_OP_ROUTE_LOADS_DX, {NULL, loads_dx_launch, NULL}},
               {TS_OP_BALANCE_LOSS, {NULL, balance_loss_launch, NULL}},

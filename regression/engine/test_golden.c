@@ -108,6 +108,13 @@ static bool is_mixture(const golden *g) {
   return mixture;
 }
 
+static bool has_router_bias(const golden *g) {
+  json_t *config = read_config(g);
+  bool has = strcmp(json_string_value(json_object_get(config, "model_type")), "dots1") == 0;
+  json_decref(config);
+  return has;
+}
+
 /* more: a setting. */
 static ts_deck *read_deck(const grid *on, const golden *g, int64_t stage, bool bf16, const char *more) {
   const bool split = on->pp > 1 && (!is_mixture(g) || strstr(more, "sequence") != NULL);
@@ -430,6 +437,41 @@ static void test_balance_of_samples(const grid *on, const golden *g, int64_t sta
   close_trial(&t);
 }
 
+/* Biases that are not, to the bit, those of a list for each layer with experts. */
+static int64_t differing_biases(const trial *t, const json_t *layers) {
+  const ts_layout *layout = ts_engine_layout(t->engine);
+  int64_t differ = 0;
+  size_t layer = 0;
+  for (int i = 0; i < layout->n_parameters; ++i) {
+    const ts_parameter *p = &layout->parameter[i];
+    if (strstr(p->name, "e_score_correction_bias") != NULL) {
+      const json_t *expected = json_array_get(layers, layer++);
+      float *value = ts_calloc((size_t) ts_shape_count(&p->shape), sizeof *value);
+      ts_error err = {0};
+      TS_CHECK(ts_get_full_fp32_parameter(t->engine, p->name, value, &err) == TS_OK, "%s", err.text);
+      for (int64_t e = 0; e < ts_shape_count(&p->shape); ++e) {
+        differ += value[e] != (float) json_number_value(json_array_get(expected, (size_t) e));
+      }
+      ts_free(value);
+    }
+  }
+  return layer > 0 && layer == json_array_size(layers) ? differ : -1;
+}
+
+/* Routers' biases that follow the balance, over steps. */
+static void test_balanced(const grid *on, const golden *g, int64_t stage) {
+  trial t = open_trial_with(on, g, stage, false, "expert_parallel.load_balance_coeff=0.02");
+  json_t *expected = t.expected, *balanced = json_object_get(expected, "balanced");
+  t.expected = balanced;
+  deviation d = run_steps(&t);
+  int64_t differ = differing_biases(&t, json_object_get(balanced, "biases"));
+  tap_ok_all(MPI_COMM_WORLD, d.steps > 0 && d.loss <= step_tolerance && d.norm <= step_tolerance,
+             "%s, stage %lld: losses to %.1e with biases that follow the balance", t.name, (long long) stage, d.loss);
+  tap_ok_all(MPI_COMM_WORLD, differ == 0, "%s, stage %lld: these biases", t.name, (long long) stage);
+  t.expected = expected;
+  close_trial(&t);
+}
+
 static void test_family(const grid *on, const golden *g, int64_t stage) {
   trial t = open_trial(on, g, stage, false);
   test_logits(&t);
@@ -439,6 +481,9 @@ static void test_family(const grid *on, const golden *g, int64_t stage) {
   if (is_mixture(g)) {
     test_z_loss(on, g, stage);
     test_balance_of_samples(on, g, stage);
+  }
+  if (has_router_bias(g)) {
+    test_balanced(on, g, stage);
   }
   if (ts_world_size(on->world) == 1 || on->tp > 1) {
     t = open_trial(on, g, stage, true);

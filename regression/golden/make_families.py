@@ -12,6 +12,7 @@ import json
 import sys
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 from transformers.utils.logging import disable_progress_bar
@@ -165,6 +166,40 @@ def router_losses(model, tokens, case):
     return more
 
 
+BALANCE_RATE, BALANCE_STEPS = 0.02, 8
+
+
+def follow_balance(model):
+    """From here on the bias of each router moves by a rate towards equal shares after every step of an optimizer (Wang et
+    al. 2024, algorithm 1). -> the routers, and how to end this"""
+    routers = [m for m in model.modules() if hasattr(m, "e_score_correction_bias")]
+    counts = [torch.zeros(m.e_score_correction_bias.numel()) for m in routers]
+
+    def count(router, _, y):
+        counts[routers.index(router)] += torch.bincount(y[2].flatten(), minlength=counts[0].numel())
+
+    def move(*_):
+        for router, times in zip(routers, counts):
+            with torch.no_grad():
+                router.e_score_correction_bias += BALANCE_RATE * torch.sign(times.mean() - times)
+            times.zero_()
+
+    hooks = [m.register_forward_hook(count) for m in routers]
+    hooks.append(register_optimizer_step_post_hook(move))
+    return routers, lambda: [hook.remove() for hook in hooks]
+
+
+def train_balanced(case, tokens):
+    """Losses, norms, and the biases behind the last step."""
+    case = case | dict(steps=BALANCE_STEPS)
+    model = goldens.initial_model(case)
+    routers, end = follow_balance(model)
+    losses, norms = goldens.train(model, tokens, case, case["micro"])
+    end()
+    return dict(rate=BALANCE_RATE, losses=losses, grad_norms=norms,
+                biases=[router.e_score_correction_bias.tolist() for router in routers])
+
+
 def check_reading(directory, tokens, case, model):
     """transformers reads the directory back as the model that was saved, whatever its spelling."""
     again = AutoModelForCausalLM.from_pretrained(directory, **goldens.EAGER).eval()
@@ -187,6 +222,8 @@ def make(name, case):
     more = dict(generate=generate(model, tokens, case["length"])) if case["generate"] else {}
     if getattr(case["model"], "num_experts_per_tok", None):
         more |= router_losses(model, tokens, case)
+    if hasattr(case["model"], "routed_scaling_factor"):
+        more |= dict(balanced=train_balanced(case, tokens))
     trained, double = goldens.train(model, tokens, case, case["micro"]), train_double(case, tokens)
     goldens.write_expected(directory, goldens.expect(case, trained, double, **more))
     (goldens.HERE / f"{name}.cfg").write_text(goldens.deck(name, case, "make_families.py"))

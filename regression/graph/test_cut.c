@@ -158,6 +158,7 @@ static const cut_case cases[] = {
     {TS_OP_NORMALIZE_DX, "", {X, X, F(4, 3)}, {X}, {.norm = {.eps = 1e-5f}}, "01*", "Cc"},
     {TS_OP_ROUTE, "", {X, F(8)}, {F(4, 3, 2), I(4, 3, 2)}, {.route = {.k = 2, .scale = 1}}, "01*", "EK2"},
     {TS_OP_ROUTE_DX, "", {F(4, 3, 2), X, I(4, 3, 2)}, {X}, {.route = {.k = 2, .scale = 1}}, "01*", "EK2"},
+    {TS_OP_ROUTE_EXCESS, "", {I(4, 3, 2), I(4, 3)}, {F(8)}, {.experts = {.n = 8}}, "01*", "EK"},
     {TS_OP_ROUTE_LOADS, "", {X, I(4, 3, 2), I(4, 3)}, {F(1, 18)}, {.loads = {1, 12}}, "", "01*EKGS"},
     {TS_OP_ROUTE_LOADS_DX, "", {F(1, 18), X, I(4, 3)}, {X}, {.loads = {1, 12}}, "", "01*EGS"},
     {TS_OP_BALANCE_LOSS, "", {F(2, 18), F(2, 18)}, {D(1)}, {.balance = {1, 0.1f, 0.1f}}, "", "AGS"},

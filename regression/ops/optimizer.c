@@ -28,6 +28,8 @@ static const struct {
     {TS_OPTIMIZER_ADAGRAD, TS_F32, TS_BF16, TS_BF16, {.eps = 0.01f, .lr_decay = 0.05f}, 0, 0},
     {TS_OPTIMIZER_SGD, TS_F32, NONE, TS_F32, {.eps = 0}, 0, 1},
     {TS_OPTIMIZER_SGD, TS_BF16, NONE, TS_F32, {.eps = 0}, 0, 0},
+    {TS_OPTIMIZER_BALANCE, TS_F32, NONE, TS_F32, {.rate = 0.01f}, 0, 1},
+    {TS_OPTIMIZER_BALANCE, TS_F32, NONE, TS_F32, {.rate = 0.01f}, 1, 0},
     {TS_OPTIMIZER_MOMENTUM, TS_F32, NONE, TS_F32, {.momentum = 0.9f, .dampening = 0.25f}, 0, 0},
     {TS_OPTIMIZER_MOMENTUM, TS_F32, TS_BF16, TS_F32, {.momentum = 0.9f, .nesterov = true}, 0, 0},
     {TS_OPTIMIZER_SGD, TS_F32, TS_BF16, TS_F32, {.decoupled = true}, 0, 0},
@@ -113,7 +115,7 @@ static void build_case(run_case *c, int variant, ts_dtype g) {
  * which stays, and g becomes the direction. */
 typedef struct element {
   double *p, *first, *second; /* NULL: the rule has no such state */
-  double g, lr, decay, beta1, beta2, step;
+  double g, lr, group, decay, beta1, beta2, step; /* group: the factor of the parameter's */
   const ts_optimizer_numbers *n;
 } element;
 
@@ -144,6 +146,11 @@ static void sgd_element(element *e) {
   *e->p -= e->lr * e->g;
 }
 
+/* DeepSeek's bias of a router: by a step of one size towards equal shares, whatever the schedule. */
+static void balance_element(element *e) {
+  *e->p += (double) e->n->rate * e->group * (double) ((e->g < 0) - (e->g > 0));
+}
+
 static void momentum_element(element *e) {
   double mu = (double) e->n->momentum;
   *e->first = e->step == 1 ? e->g : mu * *e->first + (1 - (double) e->n->dampening) * e->g;
@@ -169,7 +176,7 @@ static void (*const formulas[TS_N_OPTIMIZERS])(element *e) = {
     [TS_OPTIMIZER_ADAMW] = adamw_element,       [TS_OPTIMIZER_LION] = lion_element,
     [TS_OPTIMIZER_ADAGRAD] = adagrad_element,   [TS_OPTIMIZER_SGD] = sgd_element,
     [TS_OPTIMIZER_MOMENTUM] = momentum_element, [TS_OPTIMIZER_LAMB] = lamb_element,
-    [TS_OPTIMIZER_MUON] = muon_element};
+    [TS_OPTIMIZER_MUON] = muon_element,         [TS_OPTIMIZER_BALANCE] = balance_element};
 
 static void update_element(run_case *c, int64_t i, const ts_range *range) {
   int at = c->n_out, first = 1 + c->attr.update.copy, n = c->n_out - first;
@@ -180,6 +187,7 @@ static void update_element(run_case *c, int64_t i, const ts_range *range) {
                .second = n > 1 ? &ops_out(c, first + 1)[i] : NULL,
                .g = (direct ? other : *own) * ops_in(c, at + TS_UPDATE_SCALE)[0],
                .lr = ops_in(c, at + TS_UPDATE_LR)[0] * (double) range->lr_factor,
+               .group = (double) range->lr_factor,
                .decay = (double) range->weight_decay,
                .beta1 = ops_in(c, at + TS_UPDATE_BETAS)[0],
                .beta2 = ops_in(c, at + TS_UPDATE_BETAS)[1],
@@ -187,7 +195,7 @@ static void update_element(run_case *c, int64_t i, const ts_range *range) {
                .n = &c->attr.update.numbers};
   if (direct && e.n->decoupled) {
     *e.p *= 1 - e.lr * e.decay;
-  } else if (direct) {
+  } else if (direct && c->attr.update.rule != TS_OPTIMIZER_BALANCE) {
     e.g += e.decay * *e.p;
   }
   e.lr *= c->attr.update.has_ratios ? ops_in(c, at + TS_UPDATE_RATIOS)[range->ratio] : 1;

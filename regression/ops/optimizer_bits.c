@@ -21,7 +21,7 @@ typedef struct subject {
 } subject;
 
 static const ts_range ranges[] = {{0, 7, 0.0f, 1.0f, 0}, {256, 2000, 0.1f, 1.0f, 0}, {2304, 300, 0.1f, 0.25f, 0}};
-static const ts_optimizer_numbers numbers = {0.01f, 0.9f, 0.25f, 0.05f, 0.1f, true, true, false, false};
+static const ts_optimizer_numbers numbers = {0.01f, 0.9f, 0.25f, 0.05f, 0.1f, 0.02f, true, true, false, false};
 
 static subject new_subject(ts_optimizer rule, ts_dtype p, ts_dtype w, ts_dtype state, ts_rounding rounding) {
   subject s = {.rule = rule, .p = p, .w = w, .state = state, .rounding = rounding};

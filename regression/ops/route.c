@@ -192,18 +192,22 @@ static void set_loads(run_case *c, const struct loaded *v) {
   c->attr.loads.sigmoid = v->sigmoid;
 }
 
-static void build_route_loads(run_case *c, int variant, ts_dtype dtype) {
-  const struct loaded *v = &load_variants[variant];
+static void input_choices(run_case *c, int i, const struct loaded *v) {
   int64_t n = v->shape.d[v->shape.n - 1];
   ts_shape choices = v->shape;
   choices.d[choices.n - 1] = v->k;
+  c->in[i] = run_new(TS_I32, choices);
+  for (int64_t at = 0; at < run_count(&c->in[i]); ++at) {
+    run_set(&c->in[i], at, (double) ((at * 7 + at / v->k) % n));
+  }
+}
+
+static void build_route_loads(run_case *c, int variant, ts_dtype dtype) {
+  const struct loaded *v = &load_variants[variant];
   (void) dtype;
   set_loads(c, v);
   ops_input(c, 0, TS_F32, v->shape, 1.5);
-  c->in[1] = run_new(TS_I32, choices);
-  for (int64_t i = 0; i < run_count(&c->in[1]); ++i) {
-    run_set(&c->in[1], i, (double) ((i * 7 + i / v->k) % n));
-  }
+  input_choices(c, 1, v);
   input_labels(c, 2, v, variant);
   ops_output(c, TS_F32, shape_of_loads(v));
 }
@@ -238,6 +242,31 @@ static void route_loads(run_case *c) {
     }
     to[2 * n] += label[t] != IGNORED ? z * z : 0;
     to[2 * n + 1] += label[t] != IGNORED;
+  }
+}
+
+static void build_route_excess(run_case *c, int variant, ts_dtype dtype) {
+  const struct loaded *v = &load_variants[variant];
+  (void) dtype;
+  c->attr.experts.n = (int) v->shape.d[v->shape.n - 1];
+  input_choices(c, 0, v);
+  input_labels(c, 1, v, variant);
+  ops_output(c, TS_F32, TS_SHAPE(c->attr.experts.n));
+}
+
+/* A count too many or too few is n off. */
+static void route_excess(run_case *c) {
+  int64_t n = c->attr.experts.n, k = ops_columns(c, 0), all = 0;
+  const int32_t *chosen = c->in[0].data, *label = c->in[1].data;
+  double *y = ops_out(c, 0);
+  memset(y, 0, (size_t) n * sizeof *y);
+  for (int64_t i = 0; i < ops_rows(c, 0) * k; ++i) {
+    bool counts = label[i / k] != IGNORED;
+    y[chosen[i]] += counts ? (double) n : 0;
+    all += counts;
+  }
+  for (int64_t e = 0; e < n; ++e) {
+    y[e] -= (double) all;
   }
 }
 
@@ -344,6 +373,7 @@ static void balance_loss_dx(run_case *c) {
 const op_row ops_route[] = {
     {TS_OP_ROUTE, ROUTES, build_route, route, 16},
     {TS_OP_ROUTE_DX, ROUTES, build_route_dx, route_dx, 64},
+    {TS_OP_ROUTE_EXCESS, LOADS, build_route_excess, route_excess, 0},
     {TS_OP_ROUTE_LOADS, LOADS, build_route_loads, route_loads, 16},
     {TS_OP_ROUTE_LOADS_DX, LOADS, build_route_loads_dx, route_loads_dx, 64},
     {TS_OP_BALANCE_LOSS, BALANCES, build_balance_loss, balance_loss, 4},

@@ -65,6 +65,11 @@ TS_RULE_FUNCTION ts_update_constants ts_update_constants_of(ts_optimizer rule, c
     k.ahead = n->nesterov ? n->momentum : 1.0f;
     k.straight = n->nesterov ? 1.0f : 0.0f;
   }
+  if (rule == TS_OPTIMIZER_BALANCE) {
+    k.rate = (float) ((double) n->rate * (double) lr_factor);
+    k.shrink = 0.0f;
+    k.decay = 0.0f;
+  }
   if (rule == TS_OPTIMIZER_MUON) {
     k.beta1 = n->momentum;
     k.rest1 = (float) (1.0 - (double) n->momentum);
@@ -86,13 +91,24 @@ TS_RULE_FUNCTION float ts_update_adamw(float p, float g, float *m, float *v, con
   return ts_update_moved(p, *m / fmaf(sqrtf(*v), k->root, k->eps), k);
 }
 
+/** 1, -1 or 0. Not collective. */
+TS_RULE_FUNCTION float ts_update_sign(float x) {
+  return (x > 0.0f ? 1.0f : 0.0f) - (x < 0.0f ? 1.0f : 0.0f);
+}
+
 /** sign (0) = 0: what no token reached stays where it is. Not collective. */
 TS_RULE_FUNCTION float ts_update_lion(float p, float g, float *m, float *unused, const ts_update_constants *k) {
   (void) unused;
   float d = fmaf(k->decay, p, g * k->scale), c = fmaf(k->beta1, *m, k->rest1 * d);
-  float sign = (c > 0.0f ? 1.0f : 0.0f) - (c < 0.0f ? 1.0f : 0.0f);
   *m = fmaf(k->beta2, *m, k->rest2 * d);
-  return ts_update_moved(p, sign, k);
+  return ts_update_moved(p, ts_update_sign(c), k);
+}
+
+/** Likewise; only whether g is above 0 or below counts, and so its scale does not. Not collective. */
+TS_RULE_FUNCTION float ts_update_balance(float p, float g, float *unused, float *too, const ts_update_constants *k) {
+  (void) unused;
+  (void) too;
+  return ts_update_moved(p, ts_update_sign(g), k);
 }
 
 /** Likewise. Not collective. */

@@ -375,9 +375,21 @@ static void check_expert_ranks(ts_reader *reader, int64_t experts) {
   }
 }
 
+/* A bias is written to a file that has one. */
+static void check_router_bias(ts_reader *reader, const ts_family *family) {
+  double coeff = reader->deck->expert_parallel.load_balance_coeff;
+  if (coeff > 0 && (family == NULL || family->router_bias == NULL)) {
+    ts_reader_report(reader, TS_CHECK_EXPERTS, "expert_parallel.load_balance_coeff",
+                     "%g: routers of a %s have no bias that could follow the balance; dots1's have, others balance by a "
+                     "loss (model.output_router_logits)",
+                     coeff, reader->deck->model.model_type);
+  }
+}
+
 static void check_experts(ts_reader *reader) {
   const ts_deck_model *m = &reader->deck->model;
   const ts_family *family = ts_family_find(m->model_type);
+  check_router_bias(reader, family);
   check_expert_ranks(reader, family != NULL && family->router != NULL ? m->num_experts : 0);
   if (family == NULL) {
     return;

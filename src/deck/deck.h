@@ -399,6 +399,7 @@ typedef struct ts_deck {
   struct {
     bool enabled; /**< Resolved: autoep_size is 1 without. */
     int64_t autoep_size;
+    double load_balance_coeff;
   } expert_parallel;
   struct {
     bool check_finite;    /**< Name the first op, rank and tensor that is not finite. */

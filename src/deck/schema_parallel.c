@@ -89,6 +89,9 @@ static const ts_key rows[] = {
     INTEGER(expert_parallel.autoep_size, "1", 1, SIZE, AUTO,
             "Ranks with other samples that have some of each layer's experts each; 1: every rank has all."),
     ALIAS("moe.ep_size", "expert_parallel.autoep_size"),
+    NUMBER(expert_parallel.load_balance_coeff, "0.0", 0, 1e3, 0,
+           "After every step this is added to the bias of each expert that was chosen less often than the mean, and taken "
+           "off that of each chosen more often (0.001 in DeepSeek-V3); of families whose routers have one. 0: biases stay."),
     NONE("use_data_before_expert_parallelism", BOOL, "false", "the order of the axes is that of the mesh"),
 
     ALIAS("pipeline.num_stages", "pipeline.stages"),
@@ -155,7 +158,6 @@ static const ts_key rows[] = {
     LATER("expert_parallel.expert_tensor_parallel_size", INT, "1", "experts that are cut by tensor parallelism"),
     LATER("expert_parallel.score_apply", STRING, "post", "weights that are applied in front of the experts"),
     LATER("expert_parallel.expert_activation", STRING, NULL, "activations of experts that are not hidden_act"),
-    LATER("expert_parallel.load_balance_coeff", REAL, "0.0", "routers' biases that follow the balance"),
     ALIAS("expert_parallel.top_k", "model.num_experts_per_tok"),
     ALIAS("expert_parallel.route_norm", "model.norm_topk_prob"),
     ALIAS("expert_parallel.route_scale", "model.routed_scaling_factor"),

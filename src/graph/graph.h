@@ -135,6 +135,7 @@ typedef enum ts_optimizer {
 typedef struct ts_optimizer_numbers {
   float eps, momentum, dampening;
   float lr_decay, initial;                               /**< Of ADAGRAD: of the rate, and what its sum begins with. */
+  float rate;                                            /**< Of BALANCE. */
   bool decoupled, bias_correction, nesterov, eps_inside; /**< eps_inside: beside what a root is taken of. */
 } ts_optimizer_numbers;
 

@@ -29,12 +29,12 @@ static ts_tid add_node(ts_model_builder *b, ts_op op, const char *part, const ch
 
 /* ---- how much each expert gets ---- */
 
-static double aux_of(const ts_model_builder *b) {
+static double aux_coef(const ts_model_builder *b) {
   return b->model->output_router_logits ? b->model->router_aux_loss_coef : 0;
 }
 
 static bool is_balanced(const ts_model_builder *b) {
-  return b->base.use == TS_MODEL_TRAIN && (aux_of(b) != 0 || b->deck->moe.z_loss_coef != 0);
+  return b->base.use == TS_MODEL_TRAIN && (aux_coef(b) != 0 || b->deck->moe.z_loss_coef != 0);
 }
 
 /* Added to those of the layers before. */
@@ -55,7 +55,7 @@ static void measure_loads(ts_model_builder *b, ts_tid logits, ts_tid chosen) {
 void ts_model_balance(ts_model_builder *b) {
   const ts_tid in[] = {b->loads, b->loads};
   const ts_attr attr = {
-      .balance = {.layers = b->n_loads, .aux = (float) aux_of(b), .z = (float) b->deck->moe.z_loss_coef}};
+      .balance = {.layers = b->n_loads, .aux = (float) aux_coef(b), .z = (float) b->deck->moe.z_loss_coef}};
   ts_tid loss = ts_graph_add(
       b->base.at,
       &(ts_node){.op = TS_OP_BALANCE_LOSS, .name = "balance", .n_in = 2, .in = in, .attr = attr, .beta = TS_NONE});
@@ -67,8 +67,10 @@ void ts_model_balance(ts_model_builder *b) {
 /* Weights and places from logits of E experts, and a bias or TS_NONE. */
 static routed dispatch(ts_model_builder *b, const char *part, ts_tid logits, ts_tid bias, ts_attr how,
                        int64_t experts) {
-  const ts_tid in[] = {logits, bias};
-  ts_tid weight = add_node(b, TS_OP_ROUTE, part, "route", bias != TS_NONE ? 2 : 1, in, how), chosen = weight + 1;
+  bool follows = bias != TS_NONE && b->base.use == TS_MODEL_TRAIN && b->deck->expert_parallel.load_balance_coeff > 0;
+  const ts_tid in[] = {logits, bias, b->labels};
+  ts_tid weight = add_node(b, TS_OP_ROUTE, part, "route", follows ? 3 : bias != TS_NONE ? 2 : 1, in, how);
+  ts_tid chosen = weight + 1;
   ts_tid order = add_node(b, TS_OP_DISPATCH, part, "dispatch", 1, &chosen, (ts_attr){.experts = {.n = (int) experts}});
   return (routed){weight, order, order + 1, order + 2};
 }

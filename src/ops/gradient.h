@@ -14,7 +14,8 @@ struct ts_gradients {
   bool *wanted;        /**< Owned: per tensor, whether something trainable is behind it. */
   int n;               /**< Entries in both: tensors of the forward graph. */
   int unit;            /**< Of the node that is differentiated: its backward nodes belong to it too. */
-  ts_dtype accumulate; /**< Dtype of parameter gradients. */
+  ts_dtype accumulate; /**< Dtype of parameter gradients, */
+  bool *exact;         /**< Owned: per tensor, of parameters: but fp32 of these; NULL: of none. */
 };
 
 /** The gradient of a forward tensor, TS_NONE when nothing flows into it. Not collective. */
@@ -31,7 +32,8 @@ ts_tid ts_gradients_seed(ts_gradients *gradients, ts_tid loss);
  * the first. Not collective. */
 void ts_gradients_add(ts_gradients *gradients, ts_tid tensor, ts_tid gradient);
 
-/** The dtype a gradient of \a tensor is computed in: the accumulation dtype for a parameter, else the tensor's.
+/** The dtype a gradient of \a tensor is computed in: the accumulation dtype for a parameter, or fp32, else
+ * the tensor's.
  * Not collective. */
 ts_dtype ts_gradients_dtype(const ts_gradients *gradients, ts_tid tensor);
 

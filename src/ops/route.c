@@ -23,6 +23,9 @@ const char *ts_shape_route(const ts_graph *g, const ts_node *node, ts_dtype *dty
   const ts_shape *x = &ts_rule_in(g, node, 0)->shape;
   bool biased = node->n_in > 1 && node->in[1] != TS_NONE;
   TS_RULE(!biased || ts_rule_is(g, node, 1, TS_F32, TS_SHAPE(ts_shape_last(x))), "the bias is fp32, one an expert");
+  ts_shape of_tokens = *x;
+  --of_tokens.n;
+  TS_RULE(node->n_in < 3 || ts_rule_is(g, node, 2, TS_I32, of_tokens), "there is a label for each token");
   dtype[0] = TS_F32;
   dtype[1] = TS_I32;
   shape[0] = shape[1] = ts_shape_with_last(*x, node->attr.route.k);
@@ -30,11 +33,30 @@ const char *ts_shape_route(const ts_graph *g, const ts_node *node, ts_dtype *dty
 }
 
 const char *ts_index_route(const ts_node *node) {
-  return node->n_in > 1 ? "*E,E->*K,*K" : "*E->*K,*K";
+  return node->n_in > 2 ? "*E,E,*->*K,*K" : node->n_in > 1 ? "*E,E->*K,*K" : "*E->*K,*K";
 }
 
-/* What is chosen is given: the bias has no gradient. */
+static void add_excess(ts_gradients *gradients, const ts_node *node) {
+  enum { BIAS = 1, LABELS };
+  ts_tid bias = node->n_in > LABELS ? node->in[BIAS] : TS_NONE;
+  if (bias == TS_NONE || !ts_gradients_wanted(gradients, bias)) {
+    return;
+  }
+  ts_site at = ts_gradients_site(gradients, bias);
+  char *name = ts_format("%s.excess", node->name);
+  const ts_tid in[] = {node->out[1], node->in[LABELS]};
+  const ts_attr attr = {.experts = {.n = (int) at.graph->tensor[bias].shape.d[0]}};
+  ts_gradients_add(
+      gradients, bias,
+      ts_graph_add(
+          at, &(ts_node){
+                  .op = TS_OP_ROUTE_EXCESS, .name = name, .n_in = 2, .in = in, .attr = attr, .beta = TS_NONE}));
+  ts_free(name);
+}
+
+/* What is chosen is given. */
 void ts_gradient_route(ts_gradients *gradients, const ts_node *node) {
+  add_excess(gradients, node);
   if (!ts_gradients_wanted(gradients, node->in[0])) {
     return;
   }
@@ -62,6 +84,23 @@ const char *ts_shape_route_dx(const ts_graph *g, const ts_node *node, ts_dtype *
 const char *ts_index_route_dx(const ts_node *node) {
   (void) node;
   return "*K,*E,*K->*E";
+}
+
+const char *ts_shape_route_excess(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  const ts_tensor *chosen = ts_rule_in(g, node, 0);
+  ts_shape of_tokens = chosen->shape;
+  --of_tokens.n;
+  TS_RULE(chosen->dtype == TS_I32 && chosen->shape.n >= 2, "choices are [...][k] int32");
+  TS_RULE(ts_rule_is(g, node, 1, TS_I32, of_tokens), "there is a label for each token");
+  TS_RULE(node->attr.experts.n >= 1 && node->attr.experts.n <= TS_MOST_EXPERTS, "there are experts");
+  dtype[0] = TS_F32;
+  shape[0] = TS_SHAPE(node->attr.experts.n);
+  return NULL;
+}
+
+const char *ts_index_route_excess(const ts_node *node) {
+  (void) node;
+  return "*K,*->E";
 }
 
 /* ---- what experts got ---- */

@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "ops/build.h"
 #include "ops/gradient.h"
+#include "pass/optimizer.h"
 #include "pass/pass.h"
 
 #include <string.h>
@@ -19,7 +20,8 @@ bool ts_gradients_wanted(const ts_gradients *gradients, ts_tid t) {
 
 ts_dtype ts_gradients_dtype(const ts_gradients *gradients, ts_tid t) {
   const ts_tensor *tensor = &gradients->graph->tensor[t];
-  return tensor->role == TS_ROLE_PARAM ? gradients->accumulate : tensor->dtype;
+  bool exact = gradients->exact != NULL && gradients->exact[t];
+  return tensor->role != TS_ROLE_PARAM ? tensor->dtype : exact ? TS_F32 : gradients->accumulate;
 }
 
 ts_site ts_gradients_site(const ts_gradients *gradients, ts_tid t) {
@@ -138,6 +140,18 @@ static void mark_gradients(ts_gradients *gradients) {
   }
 }
 
+/* The parameters whose gradients are not added up in the deck's type. */
+static void find_exact(ts_gradients *gradients, const ts_deck *deck) {
+  gradients->exact = ts_calloc((size_t) gradients->n, sizeof *gradients->exact);
+  for (ts_tid t = 0; t < gradients->n; ++t) {
+    const ts_tensor *tensor = &gradients->graph->tensor[t];
+    if (tensor->role == TS_ROLE_PARAM) {
+      ts_optimizer optimizer = ts_optimizer_of(deck, tensor->name, &tensor->shape);
+      gradients->exact[t] = ts_optimizer_sums(deck, optimizer) != gradients->accumulate;
+    }
+  }
+}
+
 void ts_pass_autodiff(ts_graph **graph, ts_pass_context *context) {
   ts_graph *g = *graph; /* nodes are only added: the forward part stays as it is */
   ts_gradients gradients = {.graph = g,
@@ -146,6 +160,7 @@ void ts_pass_autodiff(ts_graph **graph, ts_pass_context *context) {
                             .of = ts_ids_none(g->n_tensors),
                             .wanted = ts_calloc((size_t) g->n_tensors, sizeof *gradients.wanted)};
   ts_find_trained(g, context->deck, gradients.wanted);
+  find_exact(&gradients, context->deck);
   const ts_tid roots[] = {ts_graph_marked(g, "loss"), ts_graph_marked(g, "balance")};
   if (context->seeded) {
     seed_outputs(&gradients);
@@ -165,4 +180,5 @@ void ts_pass_autodiff(ts_graph **graph, ts_pass_context *context) {
   mark_gradients(&gradients);
   ts_free(gradients.of);
   ts_free(gradients.wanted);
+  ts_free(gradients.exact);
 }

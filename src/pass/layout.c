@@ -29,15 +29,10 @@ static const ts_deck_group *group_of(const ts_deck *deck, const char *name) {
   return NULL;
 }
 
-/* The bias of a router has no gradient. */
-static bool is_router_bias(const ts_deck *deck, const char *name) {
-  const ts_family *family = ts_family_find(deck->model.model_type); /* NULL: a program's own */
-  return family != NULL && family->router_bias != NULL && ts_ends_in(name, family->router_bias);
-}
-
 bool ts_parameter_is_frozen(const ts_deck *deck, const char *name) {
   const ts_deck_group *group = group_of(deck, name);
-  return (group != NULL && group->frozen) || matches_any(&deck->frozen, name) || is_router_bias(deck, name);
+  bool stays = ts_optimizer_is_router_bias(deck, name) && deck->expert_parallel.load_balance_coeff == 0;
+  return (group != NULL && group->frozen) || matches_any(&deck->frozen, name) || stays;
 }
 
 static void set_group(ts_parameter *p, const ts_deck *deck, ts_optimizer optimizer) {
@@ -104,11 +99,14 @@ static ts_dtype work_of(const ts_deck *deck, bool full) {
 static void set_travel(ts_part *part, const ts_deck *deck, travel how) {
   ts_dtype low = deck->torch_autocast.dtype, full = ts_deck_dtype(deck);
   part->gathered = how == LOW ? low : part->work;
-  part->wire = how != AS_IT_IS ? low : ts_deck_autocasts(deck) ? full : ts_deck_wire(deck);
+  part->wire = part->optimizer == TS_OPTIMIZER_BALANCE ? TS_F32
+               : how != AS_IT_IS                       ? low
+               : ts_deck_autocasts(deck)               ? full
+                                                       : ts_deck_wire(deck);
 }
 
 static travel travel_of_part(const ts_part *part, const ts_deck *deck) {
-  ts_part as_it_is = {.work = part->work};
+  ts_part as_it_is = {.work = part->work, .optimizer = part->optimizer};
   set_travel(&as_it_is, deck, AS_IT_IS);
   return part->wire == as_it_is.wire ? AS_IT_IS : part->gathered == as_it_is.gathered ? LOW_GRADIENTS : LOW;
 }
@@ -183,6 +181,10 @@ static void cut_part(ts_part *part, const ts_mesh *mesh, int stage, ts_held_how 
     part->cuts[r] = begin < part->count ? begin : part->count;
   }
   part->shard = part->cuts[1]; /* the first shard is never smaller than another */
+}
+
+bool ts_part_has_norm(const ts_part *part) {
+  return part->trainable && part->optimizer != TS_OPTIMIZER_BALANCE;
 }
 
 static int64_t *row_cuts(int n_rows, int64_t length) {
@@ -271,7 +273,10 @@ static void end_part(ts_layout *layout, const layout_maker *b, ts_part *part, in
   part->name =
       ts_format("%s%s%s%s%s%s%s%s", b->graph->unit[part->unit], kind_suffix[kind],
                 part->work != ts_deck_dtype(b->deck) ? ".fp32" : "", travel_suffix[travel_of_part(part, b->deck)],
-                part->optimizer == TS_OPTIMIZER_MUON ? ".muon" : "", few ? ".few" : "", part->copy >= 0 ? ".tied" : "",
+                part->optimizer == TS_OPTIMIZER_MUON      ? ".muon"
+                : part->optimizer == TS_OPTIMIZER_BALANCE ? ".balance"
+                                                          : "",
+                few ? ".few" : "", part->copy >= 0 ? ".tied" : "",
                 hows[how].suffix);
   part->stem = (int) strlen(part->name);
   if (hows[how].own != TS_N_AXES) { /* numbered within the stage */
@@ -316,7 +321,7 @@ static ts_layout *begin_layout(int n_parameters) {
 static ts_layout *end_layout(ts_layout *layout, const ts_mesh *mesh) {
   int n_trainable = 0;
   for (int i = 0; i < layout->n_parts; ++i) {
-    n_trainable += layout->part[i].trainable;
+    n_trainable += ts_part_has_norm(&layout->part[i]);
   }
   layout->record_cuts = row_cuts(mesh->ranks, TS_RECORD_SQUARES + n_trainable);
   layout->loss_cuts = row_cuts(mesh->ranks, TS_RECORD_SQUARES);

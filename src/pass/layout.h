@@ -46,7 +46,7 @@ typedef struct ts_parameter {
 
 typedef struct ts_part {
   /** Owned: "unit", "unit.persistent", "unit.frozen"; then how it travels, under autocast: ".low", gradients and values
-   * in the lower type, ".low_gradients", these alone; ".muon" of Muon's, where the rest has another optimizer;
+   * in the lower type, ".low_gradients", these alone; ".muon" of Muon's, where the rest has another optimizer, ".balance" of routers' biases;
    * ".few" where states are not in 8 bits as others' are; ".tied" of what
    * two stages of a pipeline have; then how it lies on the ranks along tp: nothing, all of it
    * and alike; ".all", and they share it; ".unitN", neighbours hold unit N; ".tpN", rank N has its own. */
@@ -141,6 +141,9 @@ int64_t ts_parameter_in_whole(const ts_parameter *parameter, int64_t first, int6
 
 /** True when this rank holds the whole tensor as it is. Not collective. */
 bool ts_parameter_is_whole(const ts_parameter *parameter);
+
+/** Is a part counted in the gradient's norm?  All that follow a gradient of the loss are. Not collective. */
+bool ts_part_has_norm(const ts_part *part);
 
 /** Parameters (elements of whole tensors, gaps not counted) of all parts, trainable ones only when asked.
  * Not collective. */

@@ -1,10 +1,18 @@
 #include "pass/optimizer.h"
 
+#include "base/text.h"
+#include "family/family.h"
+
 #include <string.h>
 
 /* What is in embeddings and heads of neither kind of model is told by their names. */
 static bool is_not_for_muon(const char *name) {
   return strcasestr(name, "embed") != NULL || strcasestr(name, "lm_head") != NULL;
+}
+
+bool ts_optimizer_is_router_bias(const ts_deck *deck, const char *name) {
+  const ts_family *family = ts_family_find(deck->model.model_type); /* NULL: a program's own */
+  return family != NULL && family->router_bias != NULL && ts_ends_in(name, family->router_bias);
 }
 
 ts_optimizer ts_optimizer_of(const ts_deck *deck, const char *name, const ts_shape *shape) {
@@ -14,6 +22,9 @@ ts_optimizer ts_optimizer_of(const ts_deck *deck, const char *name, const ts_sha
   } rows[] = {{"AdamW", TS_OPTIMIZER_ADAMW},     {"Adam", TS_OPTIMIZER_ADAMW}, {"Lion", TS_OPTIMIZER_LION},
               {"Adagrad", TS_OPTIMIZER_ADAGRAD}, {"SGD", TS_OPTIMIZER_SGD},    {"Lamb", TS_OPTIMIZER_LAMB},
               {"Muon", TS_OPTIMIZER_MUON}};
+  if (ts_optimizer_is_router_bias(deck, name)) {
+    return TS_OPTIMIZER_BALANCE;
+  }
   for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
     if (strcmp(deck->optimizer.type, rows[i].type) == 0) {
       ts_optimizer optimizer = rows[i].optimizer;
@@ -36,6 +47,7 @@ ts_optimizer_numbers ts_optimizer_numbers_of(const ts_deck *deck, ts_optimizer o
                                 .nesterov = p->nesterov,
                                 .lr_decay = (float) p->lr_decay,
                                 .initial = (float) p->initial_accumulator_value,
+                                .rate = (float) deck->expert_parallel.load_balance_coeff,
                                 .eps_inside = optimizer == TS_OPTIMIZER_LAMB && p->eps_inside_sqrt};
 }
 
@@ -58,7 +70,12 @@ int64_t ts_optimizer_head(const ts_deck *deck, const char *name, const ts_shape 
 double ts_optimizer_rate(const ts_deck *deck, ts_optimizer optimizer) {
   const ts_deck_optimizer_params *p = &deck->optimizer.params;
   double lr = optimizer == TS_OPTIMIZER_MUON ? p->muon_lr : p->adam_lr;
-  return strcmp(deck->optimizer.type, "Muon") == 0 && p->lr > 0 ? lr / p->lr : 1;
+  bool of_rate = optimizer != TS_OPTIMIZER_BALANCE;
+  return of_rate && strcmp(deck->optimizer.type, "Muon") == 0 && p->lr > 0 ? lr / p->lr : 1;
+}
+
+ts_dtype ts_optimizer_sums(const ts_deck *deck, ts_optimizer optimizer) {
+  return optimizer == TS_OPTIMIZER_BALANCE ? TS_F32 : deck->data_types.grad_accum_dtype;
 }
 
 ts_dtype ts_optimizer_moments(const ts_deck *deck, int64_t elements) {

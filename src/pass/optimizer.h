@@ -12,6 +12,10 @@
  * min_8bit_size). */
 #define TS_FEW_ELEMENTS 4096
 
+/** Is it the bias that a router has for its choice alone?  It follows what experts got (BALANCE), in fp32, whatever the
+ * deck's optimizer is. Not collective. */
+bool ts_optimizer_is_router_bias(const ts_deck *deck, const char *name);
+
 /** The optimizer of a parameter.  Muon's are those of two dimensions and more that have neither "embed" nor "lm_head"
  * in their name, and all others are AdamW's (DeepSpeed's set_optimizer_flags). Not collective. */
 ts_optimizer ts_optimizer_of(const ts_deck *deck, const char *name, const ts_shape *shape);
@@ -25,6 +29,9 @@ int64_t ts_optimizer_head(const ts_deck *deck, const char *name, const ts_shape 
 
 /** The rate of an optimizer's parameters, as a part of the deck's lr. Not collective. */
 double ts_optimizer_rate(const ts_deck *deck, ts_optimizer optimizer);
+
+/** The type that gradients of an optimizer's parameters are added up in. Not collective. */
+ts_dtype ts_optimizer_sums(const ts_deck *deck, ts_optimizer optimizer);
 
 /** The type of the states of a parameter of \a elements, those of the whole tensor: F32, BF16 or U8. Not collective. */
 ts_dtype ts_optimizer_moments(const ts_deck *deck, int64_t elements);

@@ -43,7 +43,7 @@ static ts_tid make_row(ts_site at, const ts_mesh *mesh, const ts_layout *layout,
   entry[n_entries++] = ts_record_scalar(at, "flags", TS_F64, TS_N_FLAGS);
   *n = TS_RECORD_SQUARES;
   for (int i = 0; i < layout->n_parts; ++i) {
-    if (row->squares && layout->part[i].trainable) {
+    if (row->squares && ts_part_has_norm(&layout->part[i])) {
       bool here = row->shard[i] != TS_NONE;
       entry[n_entries++] = here ? add_squares(at, layout, &layout->part[i], row->shard[i]) : nothing(at, "no_squares");
       ++*n;

@@ -16,7 +16,7 @@ typedef struct ts_record_row {
   ts_tid loss, valid;    /**< Sums over this rank's micro-batches, [1] fp64; TS_NONE: the loss is another stage's. */
   ts_tid balance;        /**< Likewise of the loss of experts' balance; TS_NONE: there is none. */
   bool loss_is_split;    /**< Ranks along tp have the loss of their own tokens each, else all have the same. */
-  bool squares;          /**< There are gradients: the row has squares of each trainable part. */
+  bool squares;          /**< There are gradients: the row has squares of each part that has a norm. */
   const ts_tid *shard;   /**< Per part of the layout: this rank's reduced gradient, TS_NONE of parts without. */
   ts_loss_scaler scaler; /**< Of the gradients; unless its rule is NONE the record reads their scale. */
   bool keep_nonfinite;   /**< Update whatever the norm is. */

@@ -18,6 +18,7 @@
 
 #include "base/memory.h"
 #include "graph/op.h"
+#include "pass/optimizer.h"
 #include "pass/record.h"
 
 #include <string.h>
@@ -26,7 +27,7 @@
 
 static ts_dtype dtype_of(const ts_zero *z, const ts_part *part, const ts_state_info *info) {
   return info->dtype == TS_WORKING   ? part->work
-         : info->dtype == TS_SUMS    ? z->accumulate
+         : info->dtype == TS_SUMS    ? ts_optimizer_sums(z->context->deck, part->optimizer)
          : info->dtype == TS_MOMENTS ? part->moments
                                      : (ts_dtype) info->dtype;
 }

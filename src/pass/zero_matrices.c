@@ -1,9 +1,9 @@
 /* Muon's matrices: each is put together on one rank, that of pass/matrices.h, made orthogonal there, and goes back in
  * pieces to whoever has some of it.
  *
- * A matrix that ranks along tp, or a stack that ranks along ep, have pieces of lies there piece after piece.  Where rows
- * are cut that is the matrix with its rows in another order, which changes nothing but their order; where columns are
- * cut the pieces are told apart. */
+ * A matrix that ranks along tp, or a stack that ranks along ep, have pieces of lies there piece after piece.  Where
+ * rows are cut that is the matrix with its rows in another order, which changes nothing but their order; where columns
+ * are cut the pieces are told apart. */
 #include "pass/zero.h"
 
 #include "base/memory.h"

@@ -43,6 +43,7 @@
   X(ROPE, rope)                           \
   X(ROUTE, route)                         \
   X(ROUTE_DX, route_dx)                   \
+  X(ROUTE_EXCESS, route_excess)           \
   X(ROUTE_LOADS, route_loads)             \
   X(ROUTE_LOADS_DX, route_loads_dx)       \
   X(BALANCE_LOSS, balance_loss)           \

@@ -161,6 +161,23 @@ TS_CPU_KERNEL(route_dx) = {.run = route_dx_run};
 
 enum { IGNORED = -100, LOADS_BLOCK = 64 };
 
+static void route_excess_run(const ts_kernel_call *call) {
+  const ts_shape *choices = &ts_call_in(call, 0)->shape;
+  const int32_t *chosen = call->in[0], *label = call->in[1];
+  float *y = call->out[0];
+  int64_t times[TS_MOST_EXPERTS] = {0}, n = call->node->attr.experts.n, k = choices->d[choices->n - 1], all = 0;
+  for (int64_t t = 0; t < ts_shape_rows(choices); ++t) {
+    for (int64_t j = 0; j < k && label[t] != IGNORED; ++j) {
+      ++times[chosen[t * k + j]];
+      ++all;
+    }
+  }
+  for (int64_t e = 0; e < n; ++e) {
+    y[e] = (float) (n * times[e] - all);
+  }
+}
+TS_CPU_KERNEL(route_excess) = {.run = route_excess_run};
+
 /* Tokens of a group, in blocks of their own. */
 typedef struct loads {
   routing r;
