@@ -23,6 +23,9 @@ static const column metrics_columns[] = {TS_METRICS_COLUMNS(X)};
 #define ROW ts_validation_row
 static const column validation_columns[] = {TS_VALIDATION_COLUMNS(X)};
 #undef ROW
+#define ROW ts_experts_row
+static const column experts_columns[] = {TS_EXPERTS_COLUMNS(X)};
+#undef ROW
 #undef X
 
 typedef struct table {
@@ -31,13 +34,14 @@ typedef struct table {
   size_t n_columns;
 } table;
 
-enum { METRICS, VALIDATION, N_TABLES };
+enum { METRICS, VALIDATION, EXPERTS, N_TABLES };
 static const table tables[N_TABLES] = {
     [METRICS] = {"metrics.csv", metrics_columns, sizeof metrics_columns / sizeof metrics_columns[0]},
-    [VALIDATION] = {"validation.csv", validation_columns, sizeof validation_columns / sizeof validation_columns[0]}};
+    [VALIDATION] = {"validation.csv", validation_columns, sizeof validation_columns / sizeof validation_columns[0]},
+    [EXPERTS] = {"moe.csv", experts_columns, sizeof experts_columns / sizeof experts_columns[0]}};
 
 struct ts_metrics {
-  ts_rows *rows[N_TABLES];
+  ts_rows *rows[N_TABLES]; /* NULL: not asked for */
 };
 
 char *ts_print_double(double value, char *out) {
@@ -88,10 +92,11 @@ static ts_status open_table(const char *directory, bool again, int64_t step, con
   return status;
 }
 
-static ts_status open_tables(const char *directory, bool again, int64_t step, ts_metrics **out, ts_error *err) {
+static ts_status open_tables(const char *directory, bool again, bool experts, int64_t step, ts_metrics **out,
+                             ts_error *err) {
   ts_metrics *metrics = ts_calloc(1, sizeof *metrics);
   ts_status status = TS_OK;
-  for (int i = 0; status == TS_OK && i < N_TABLES; ++i) {
+  for (int i = 0; status == TS_OK && i < (experts ? N_TABLES : EXPERTS); ++i) {
     status = open_table(directory, again, step, &tables[i], &metrics->rows[i], err);
   }
   if (status != TS_OK) {
@@ -101,12 +106,12 @@ static ts_status open_tables(const char *directory, bool again, int64_t step, ts
   return status;
 }
 
-ts_status ts_metrics_open(const char *directory, ts_metrics **out, ts_error *err) {
-  return open_tables(directory, false, 0, out, err);
+ts_status ts_metrics_open(const char *directory, bool experts, ts_metrics **out, ts_error *err) {
+  return open_tables(directory, false, experts, 0, out, err);
 }
 
-ts_status ts_metrics_continue(const char *directory, int64_t step, ts_metrics **out, ts_error *err) {
-  return open_tables(directory, true, step, out, err);
+ts_status ts_metrics_continue(const char *directory, bool experts, int64_t step, ts_metrics **out, ts_error *err) {
+  return open_tables(directory, true, experts, step, out, err);
 }
 
 void ts_metrics_step(ts_metrics *metrics, const ts_metrics_row *row) {
@@ -117,8 +122,12 @@ void ts_metrics_validation(ts_metrics *metrics, const ts_validation_row *row) {
   write_row(metrics, VALIDATION, row);
 }
 
+void ts_metrics_experts(ts_metrics *metrics, const ts_experts_row *row) {
+  write_row(metrics, EXPERTS, row);
+}
+
 void ts_metrics_flush(ts_metrics *metrics) {
-  for (int i = 0; i < N_TABLES; ++i) {
+  for (int i = 0; i < N_TABLES && metrics->rows[i] != NULL; ++i) {
     ts_rows_flush(metrics->rows[i]);
   }
 }

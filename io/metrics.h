@@ -1,5 +1,6 @@
 /** \file
- * The numbers of a run: RUN/metrics.csv with a row per optimizer step, RUN/validation.csv with a row per validation.
+ * The numbers of a run: RUN/metrics.csv with a row per optimizer step, RUN/validation.csv with a row per validation,
+ * and RUN/moe.csv with a row per step and layer with experts.
  * The first line names the columns; each row is on disk (in the kernel) when the call returns, so a run can be watched
  * and a run that died keeps its rows; on a full disk rows wait in memory (io/rows.h).  A double is written with the
  * fewest digits that read back as the same double, so two runs are bit-identical exactly where their files are.  Files
@@ -10,6 +11,7 @@
 
 #include "base/status.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /** X (type, column): metrics.csv.  Both tables make the struct, the first line and the rows.  New columns come last:
@@ -42,6 +44,18 @@
   X(int64_t, batches) /* global micro-batches it is the mean of */         \
   X(double, seconds)  /* wall time of the validation */
 
+/** X (type, column): moe.csv. */
+#define TS_EXPERTS_COLUMNS(X)                                                                                         \
+  X(int64_t, step)                                                                                                    \
+  X(int64_t, layer)                                                                                                   \
+  X(int64_t, tokens)      /* that were routed, over all ranks; those without a label not */                           \
+  X(double, largest)      /* choices of the expert with most of them, over the mean */                                \
+  X(double, smallest)     /* of that with fewest */                                                                   \
+  X(int64_t, idle)        /* experts without any */                                                                   \
+  X(double, aux)          /* experts times the sum of shares of choices times shares of scores: 1 is even, times k */ \
+  X(double, z)            /* mean of logsumexp (logits)^2 */                                                          \
+  X(double, largest_bias) /* that the step chose by, where biases follow the balance; else 0 */
+
 #define X(type, column) type column;
 /** A row of metrics.csv. */
 typedef struct ts_metrics_row {
@@ -52,26 +66,35 @@ typedef struct ts_metrics_row {
 typedef struct ts_validation_row {
   TS_VALIDATION_COLUMNS(X)
 } ts_validation_row;
+
+/** A row of moe.csv. */
+typedef struct ts_experts_row {
+  TS_EXPERTS_COLUMNS(X)
+} ts_experts_row;
 #undef X
 
 typedef struct ts_metrics ts_metrics;
 
-/** Create both files, with their first lines, in an existing directory; older ones are replaced.  Not collective.
+/** Create the files, with their first lines, in an existing directory; older ones are replaced.  Not collective.
+ * \param [in] experts  moe.csv too.
  * \param [out] out  The caller's, end with ts_metrics_close; NULL on error.
  * \return TS_BAD_INPUT with "PATH: reason" when a file cannot be created. */
-ts_status ts_metrics_open(const char *directory, ts_metrics **out, ts_error *err);
+ts_status ts_metrics_open(const char *directory, bool experts, ts_metrics **out, ts_error *err);
 
 /** As ts_metrics_open, to go on after step \a step: rows of later steps are cut off, files that are not there are
  * created, and columns that an earlier version did not have come last, "nan" in its rows (ts_csv_continue).  Not
  * collective.
  * \return TS_BAD_INPUT also when a file has columns that these do not begin with (a newer version wrote it). */
-ts_status ts_metrics_continue(const char *directory, int64_t step, ts_metrics **out, ts_error *err);
+ts_status ts_metrics_continue(const char *directory, bool experts, int64_t step, ts_metrics **out, ts_error *err);
 
 /** Append a row to metrics.csv.  Not collective. */
 void ts_metrics_step(ts_metrics *metrics, const ts_metrics_row *row);
 
 /** Append a row to validation.csv.  Not collective. */
 void ts_metrics_validation(ts_metrics *metrics, const ts_validation_row *row);
+
+/** Append a row to moe.csv.  Not collective. */
+void ts_metrics_experts(ts_metrics *metrics, const ts_experts_row *row);
 
 /** Try again to write the rows that wait.  Not collective. */
 void ts_metrics_flush(ts_metrics *metrics);

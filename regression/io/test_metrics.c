@@ -86,7 +86,7 @@ static char *make_run(const char *name, int64_t n) {
   char *directory = path_of(name);
   ts_metrics *metrics;
   TS_CHECK(ts_make_directory(directory, NULL) == TS_OK, "%s", directory);
-  tap_ok(ts_metrics_open(directory, &metrics, NULL) == TS_OK, "metrics of %s", name);
+  tap_ok(ts_metrics_open(directory, false, &metrics, NULL) == TS_OK, "metrics of %s", name);
   for (int64_t i = 1; i <= n; ++i) {
     ts_metrics_row row = row_of(i);
     ts_metrics_step(metrics, &row);
@@ -107,7 +107,7 @@ static void test_continue(void) {
   fputs("21,half a row", file);
   fclose(file);
   ts_metrics *metrics;
-  tap_ok(ts_metrics_continue(directory, 7, &metrics, &err) == TS_OK, "metrics go on after step 7");
+  tap_ok(ts_metrics_continue(directory, false, 7, &metrics, &err) == TS_OK, "metrics go on after step 7");
   ts_metrics_row row = row_of(8);
   ts_metrics_step(metrics, &row);
   ts_metrics_close(&metrics);
@@ -119,7 +119,7 @@ static void test_continue(void) {
   file = fopen(path, "w");
   fputs("step,loss\n1,2\n", file);
   fclose(file);
-  tap_ok(ts_metrics_continue(directory, 7, &metrics, &err) == TS_BAD_INPUT && metrics == NULL &&
+  tap_ok(ts_metrics_continue(directory, false, 7, &metrics, &err) == TS_BAD_INPUT && metrics == NULL &&
              strstr(err.text, "metrics.csv: has other columns") != NULL,
          "a file of another version is refused");
   ts_error_clear(&err);
@@ -150,8 +150,8 @@ static void test_fewer_columns(int columns) {
   write_text(directory, "validation.csv", old_validation);
   ts_metrics *metrics;
   ts_error err = {0};
-  tap_ok(ts_metrics_continue(directory, 18, &metrics, &err) == TS_OK, "%d columns fewer: the run goes on%s", columns,
-         err.count > 0 ? err.text : "");
+  tap_ok(ts_metrics_continue(directory, false, 18, &metrics, &err) == TS_OK, "%d columns fewer: the run goes on%s",
+         columns, err.count > 0 ? err.text : "");
   for (int64_t i = 19; metrics != NULL && i <= 20; ++i) {
     ts_metrics_row row = row_of(i);
     ts_metrics_step(metrics, &row);
@@ -244,7 +244,7 @@ static void test_metrics(void) {
   tap_ok(strncmp(text, "step,tokens,loss,batches,seconds\n10,20480,", 41) == 0, "validation: columns and first row");
   ts_free(text);
   ts_metrics *metrics;
-  tap_ok(ts_metrics_open("/nonexistent", &metrics, &err) == TS_BAD_INPUT && metrics == NULL &&
+  tap_ok(ts_metrics_open("/nonexistent", false, &metrics, &err) == TS_BAD_INPUT && metrics == NULL &&
              strstr(err.text, "/nonexistent/metrics.csv: cannot be written") != NULL,
          "metrics: a directory that is not there");
   ts_error_clear(&err);
@@ -255,8 +255,8 @@ static void test_metrics(void) {
 static void test_rows_at_once(void) {
   char *directory = path_of("watched");
   ts_metrics *metrics;
-  TS_CHECK(ts_make_directory(directory, NULL) == TS_OK && ts_metrics_open(directory, &metrics, NULL) == TS_OK, "%s",
-           directory);
+  TS_CHECK(ts_make_directory(directory, NULL) == TS_OK && ts_metrics_open(directory, false, &metrics, NULL) == TS_OK,
+           "%s", directory);
   ts_metrics_step(metrics, &(ts_metrics_row){.step = 1});
   char *text = read_text(directory, "metrics.csv");
   tap_ok(strstr(text, "\n1,0,0,") != NULL && text[strlen(text) - 1] == '\n',
@@ -302,8 +302,8 @@ static int64_t whole_rows(const char *directory, bool *in_order) {
 static void test_full(void) {
   char *directory = path_of("full"), *said = path_of("full.stderr");
   ts_metrics *metrics;
-  TS_CHECK(ts_make_directory(directory, NULL) == TS_OK && ts_metrics_open(directory, &metrics, NULL) == TS_OK, "%s",
-           directory);
+  TS_CHECK(ts_make_directory(directory, NULL) == TS_OK && ts_metrics_open(directory, false, &metrics, NULL) == TS_OK,
+           "%s", directory);
   signal(SIGXFSZ, SIG_IGN);
   int kept = begin_stderr(said);
   bool in_order = true;

@@ -114,7 +114,7 @@ static void build_case(run_case *c, int variant, ts_dtype g) {
 /* What a reference knows of an element: its values are changed.  Of a rule that makes a direction p is the parameter,
  * which stays, and g becomes the direction. */
 typedef struct element {
-  double *p, *first, *second; /* NULL: the rule has no such state */
+  double *p, *first, *second;                     /* NULL: the rule has no such state */
   double g, lr, group, decay, beta1, beta2, step; /* group: the factor of the parameter's */
   const ts_optimizer_numbers *n;
 } element;

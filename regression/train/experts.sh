@@ -99,8 +99,40 @@ test_said() {
   ok "nothing is written" [ ! -e none ]
 }
 
+# What moe.csv says of a grid is what it says of one rank: \$1 rows, numbers to rounding.
+same_loads() {
+  paste -d, "$1/moe.csv" "$2/moe.csv" | awk -F, '
+    NR > 1 { for (i = 1; i <= 9; ++i) { d = $i - $(i + 9); if (d < 0) d = -d; if (d > 1e-5 * ($i > 1 ? $i : 1)) bad = 1 } }
+    END { exit bad || NR != 17 || NF != 18 }'
+}
+
+# Biases of routers go on where they were, are written to files, and are seen.
+test_balance() {
+  follows="--set expert_parallel.load_balance_coeff=0.01 --set gradient_accumulation_steps=auto"
+  train 1x1 follow dots1 $follows
+  ok "biases that follow the balance" gave 0
+  train 4x2 follow4 dots1 $follows --set pipeline.stages=2 --set train_micro_batch_size_per_gpu=1
+  ok "on a pipeline with ep" "$tessera" compare follow4 follow --tolerance $other_grid
+  ok "a row a step and layer, the same" same_loads follow4 follow
+  train 2x1 follow2 dots1 $follows --set tensor_parallel.autotp_size=2 --set tensor_parallel.sequence_parallel=true \
+    --set train_micro_batch_size_per_gpu=2 --set zero_optimization.stage=3
+  ok "with tp" "$tessera" compare follow2 follow --tolerance $other_grid
+  ok "the same loads" same_loads follow2 follow
+  rm -rf follow/step_00000008
+  cp -r follow again.f
+  train 2x2 again.f dots1 $follows --resume auto --set zero_optimization.stage=3
+  ok "they go on on ep 2" "$tessera" compare again.f follow4 --tolerance $other_grid
+  ok "rows of before, and those of now" same_loads again.f follow4
+  train 1x1 long dots1 --set run.steps=101 --set data.sequence_length=8
+  ok "an expert without a token is told of" grep -q 'step 100: expert 1 of layer 1 has got no token for 100 steps' \
+    "$scratch/err"
+  run "$tessera" status long
+  ok "and status names it" printed 'dead    expert 1 of layer 1'
+}
+
 test_resume
 test_optimizers
+test_balance
 test_export
 test_said
 finish

@@ -17,6 +17,9 @@
 #include <unistd.h>
 #include <utime.h>
 
+/* Lines of a node's file. */
+#define NO_DEAD "dead_experts 0\ndead_layer 0\ndead_expert 0\n"
+
 /* ---- a run made up ---- */
 
 enum { NODES = 2, RANKS = 2 /* of a node */ };
@@ -35,7 +38,15 @@ static ts_run_status make_run(void) {
   s.node = ts_calloc(NODES, sizeof *s.node);
   for (int i = 0; i < NODES; ++i) {
     ts_node_status *node = &s.node[i];
-    *node = (ts_node_status){.id = "abc.1", .number = 7, .n = RANKS, .age = 2, .skipped = 3, .loss_scale = 0x1p61};
+    *node = (ts_node_status){.id = "abc.1",
+                             .number = 7,
+                             .n = RANKS,
+                             .age = 2,
+                             .skipped = 3,
+                             .loss_scale = 0x1p61,
+                             .dead_experts = 5,
+                             .dead_layer = 2,
+                             .dead_expert = 11};
     snprintf(node->node, sizeof node->node, "node%d", i);
     node->beat = ts_calloc(RANKS, sizeof *node->beat);
     node->process = ts_calloc(RANKS, 1);
@@ -103,7 +114,8 @@ static bool same_groups(const ts_beat *a, const ts_beat *b) {
 
 static bool same_node(const ts_node_status *a, const ts_node_status *b) {
   bool same = strcmp(a->node, b->node) == 0 && strcmp(a->id, b->id) == 0 && a->number == b->number && a->n == b->n &&
-              a->skipped == b->skipped && fabs(a->loss_scale - b->loss_scale) <= 1e-8 * b->loss_scale;
+              a->skipped == b->skipped && a->dead_experts == b->dead_experts && a->dead_layer == b->dead_layer &&
+              a->dead_expert == b->dead_expert && fabs(a->loss_scale - b->loss_scale) <= 1e-8 * b->loss_scale;
   for (int i = 0; same && i < a->n; ++i) {
     const ts_beat *x = &a->beat[i], *y = &b->beat[i];
     same = x->rank == y->rank && x->pid == y->pid && x->step == y->step && x->micro_batch == y->micro_batch &&
@@ -172,15 +184,15 @@ static void test_text(void) {
   ts_text_free(&text);
   static const char *const wrong[] = {"",
                                       "\n",
-                                      "tessera node 3\n",
-                                      "tessera node 3\nnumber 1\n",
-                                      "tessera node 3\nnumber 1\nid a\nnode b\nstep_seconds 0\ntokens_per_second "
-                                      "0\nskipped 0\nloss_scale 0\nranks 65536\nx\n",
-                                      "tessera node 3\nnumber 1\nid a\nnode b\nstep_seconds nan\ntokens_per_second "
-                                      "0\nskipped 0\nloss_scale 0\nranks 1\nx\n",
-                                      "tessera node 3\nnumber -1\nid a\nnode b\nstep_seconds 0\ntokens_per_second "
-                                      "0\nskipped 0\nloss_scale 0\nranks 1\nx\n",
-                                      "tessera node 3\nnumber 99999999999999999999\n"};
+                                      "tessera node 4\n",
+                                      "tessera node 4\nnumber 1\n",
+                                      "tessera node 4\nnumber 1\nid a\nnode b\nstep_seconds 0\ntokens_per_second "
+                                      "0\nskipped 0\nloss_scale 0\n" NO_DEAD "ranks 65536\nx\n",
+                                      "tessera node 4\nnumber 1\nid a\nnode b\nstep_seconds nan\ntokens_per_second "
+                                      "0\nskipped 0\nloss_scale 0\n" NO_DEAD "ranks 1\nx\n",
+                                      "tessera node 4\nnumber -1\nid a\nnode b\nstep_seconds 0\ntokens_per_second "
+                                      "0\nskipped 0\nloss_scale 0\n" NO_DEAD "ranks 1\nx\n",
+                                      "tessera node 4\nnumber 99999999999999999999\n"};
   for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; ++i) {
     tap_ok(!is_node(wrong[i], strlen(wrong[i])), "refused: case %zu", i);
   }
@@ -190,7 +202,8 @@ static void test_text(void) {
 /* A file of one rank whose line ends so: its groups. */
 static ts_status read_groups(const char *groups, ts_node_status *node) {
   char *text = ts_format(
-      "tessera node 3\nnumber 3\nid a\nnode b\nstep_seconds 0\ntokens_per_second 0\nskipped 0\nloss_scale 0\nranks 1\n"
+      "tessera node 4\nnumber 3\nid a\nnode b\nstep_seconds 0\ntokens_per_second 0\nskipped 0\nloss_scale 0\n" NO_DEAD
+      "ranks 1\n"
       "  rank     pid       step micro            phase   entered  finished    change      step     "
       "alive process collective instance awaited\n"
       "     0    4711         12     0 forward/backward       100        99    30.000    31.000     "

@@ -379,10 +379,11 @@ static void check_expert_ranks(ts_reader *reader, int64_t experts) {
 static void check_router_bias(ts_reader *reader, const ts_family *family) {
   double coeff = reader->deck->expert_parallel.load_balance_coeff;
   if (coeff > 0 && (family == NULL || family->router_bias == NULL)) {
-    ts_reader_report(reader, TS_CHECK_EXPERTS, "expert_parallel.load_balance_coeff",
-                     "%g: routers of a %s have no bias that could follow the balance; dots1's have, others balance by a "
-                     "loss (model.output_router_logits)",
-                     coeff, reader->deck->model.model_type);
+    ts_reader_report(
+        reader, TS_CHECK_EXPERTS, "expert_parallel.load_balance_coeff",
+        "%g: routers of a %s have no bias that could follow the balance; dots1's have, others balance by a "
+        "loss (model.output_router_logits)",
+        coeff, reader->deck->model.model_type);
   }
 }
 

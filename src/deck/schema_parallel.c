@@ -89,9 +89,11 @@ static const ts_key rows[] = {
     INTEGER(expert_parallel.autoep_size, "1", 1, SIZE, AUTO,
             "Ranks with other samples that have some of each layer's experts each; 1: every rank has all."),
     ALIAS("moe.ep_size", "expert_parallel.autoep_size"),
-    NUMBER(expert_parallel.load_balance_coeff, "0.0", 0, 1e3, 0,
-           "After every step this is added to the bias of each expert that was chosen less often than the mean, and taken "
-           "off that of each chosen more often (0.001 in DeepSeek-V3); of families whose routers have one. 0: biases stay."),
+    NUMBER(
+        expert_parallel.load_balance_coeff, "0.0", 0, 1e3, 0,
+        "After every step this is added to the bias of each expert that was chosen less often than the mean, and taken "
+        "off that of each chosen more often (0.001 in DeepSeek-V3); of families whose routers have one. 0: biases "
+        "stay."),
     NONE("use_data_before_expert_parallelism", BOOL, "false", "the order of the axes is that of the mesh"),
 
     ALIAS("pipeline.num_stages", "pipeline.stages"),

@@ -341,6 +341,7 @@ void ts_engine_destroy(ts_engine **engine) {
   ts_executor_destroy(&e->executor);
   ts_free(e->kept.token);
   ts_free(e->kept.n);
+  ts_free(e->loads);
   for (int i = TS_N_PROGRAMS - 1; i >= 0; --i) { /* the first program owns the layout */
     ts_program_destroy(&e->program[i]);
   }

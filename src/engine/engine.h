@@ -69,6 +69,7 @@ struct ts_engine {
   ts_own_model own; /* its write is NULL where the model is the deck's */
   unsigned abilities;
   ts_hand_steps hand;
+  float *loads; /* owned: ts_engine_loads; NULL without experts */
   ts_feeding feeding;
   ts_instance_observer *instance_observer; /* NULL: nobody asks */
   void *instance_user;

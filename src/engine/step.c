@@ -192,9 +192,22 @@ static double find_bubble(const ts_engine *e, const ts_executor_times *times) {
   return longest > 0 ? fmax(0, 1 - sum / (stages * longest)) : 0;
 }
 
+const float *ts_engine_loads(const ts_engine *e) {
+  return e->loads;
+}
+
+static void read_loads(ts_engine *e) {
+  const ts_layout *layout = ts_engine_layout(e);
+  if (layout->n_loads > 0) {
+    e->loads = e->loads != NULL ? e->loads : ts_calloc((size_t) layout->loads_count, sizeof *e->loads);
+    ts_executor_read_result(e->executor, e->index[TS_PROGRAM_TRAIN], "loads", e->loads);
+  }
+}
+
 ts_step_result ts_engine_end_step(ts_engine *e) {
   double summary[TS_SUMMARY_SIZE];
   ts_executor_read_result(e->executor, e->index[TS_PROGRAM_TRAIN], "summary", summary);
+  read_loads(e);
   ts_executor_times times = ts_executor_take_times(e->executor);
   ts_step_result result = {.loss = ts_shown(summary[TS_SUMMARY_LOSS] / summary[TS_SUMMARY_VALID]),
                            .balance = ts_shown(summary[TS_SUMMARY_BALANCE] / summary[TS_SUMMARY_VALID]),

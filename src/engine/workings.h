@@ -98,6 +98,11 @@ void ts_engine_digest(ts_engine *engine, uint64_t *digest);
 /** The flat layout: names, shapes and order of all parameters.  Borrowed. Not collective. */
 const ts_layout *ts_engine_layout(const ts_engine *engine);
 
+/** What experts got in the last step, by ts_layout.loads: sums over its micro-batches and all ranks, and each bias that
+ * follows the balance as often as there were micro-batches.  The engine's, until the next step; NULL before the first,
+ * and without experts. Not collective. */
+const float *ts_engine_loads(const ts_engine *engine);
+
 /** The first program (training, else evaluation, else generation): its plan and graph.  Borrowed. Not collective. */
 const ts_program *ts_engine_program(const ts_engine *engine);
 

@@ -429,8 +429,8 @@ const ts_attribute ts_attribute_orthogonalize = {
 const ts_attribute ts_attribute_update = {
     {MEMBER(update.n), MEMBER(update.rule), MEMBER(update.numbers.eps), MEMBER(update.numbers.momentum),
      MEMBER(update.numbers.dampening), MEMBER(update.numbers.lr_decay), MEMBER(update.numbers.initial),
-     MEMBER(update.numbers.rate), MEMBER(update.numbers.decoupled), MEMBER(update.numbers.bias_correction), MEMBER(update.numbers.nesterov),
-     MEMBER(update.numbers.eps_inside), MEMBER(update.copy), MEMBER(update.has_ratios),
+     MEMBER(update.numbers.rate), MEMBER(update.numbers.decoupled), MEMBER(update.numbers.bias_correction),
+     MEMBER(update.numbers.nesterov), MEMBER(update.numbers.eps_inside), MEMBER(update.copy), MEMBER(update.has_ratios),
      MEMBER(update.rounding.stochastic), MEMBER(update.rounding.key), MEMBER(update.rounding.first)},
     ARRAY(update.range, count_update),
     NO_DTYPE,

@@ -1,9 +1,9 @@
 /** \file
  * The record of a step: what every rank contributes to it, and what is made of all of them, the same on every rank.
  *
- * A rank's row holds the columns below and behind them the sums of squares of its shard's gradients, one a part
- * that has a norm; the rows of all ranks are the input of the op STEP_CONTROL, which adds them up in the order of ranks (a flag:
- * the largest) and makes the summary.  Both are fp64.
+ * A rank's row holds the columns below and behind them the sums of squares of its shard's gradients, one a part that
+ * has a norm; the rows of all ranks are the input of the op STEP_CONTROL, which adds them up in the order of ranks (a
+ * flag: the largest) and makes the summary.  Both are fp64.
  */
 #ifndef TS_GRAPH_RECORD_H
 #define TS_GRAPH_RECORD_H

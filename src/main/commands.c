@@ -135,7 +135,8 @@ static const ts_option consolidate_options[] = {
 
 const ts_command ts_commands[] = {
     {"train", ts_main_train, "DECK", 1, 1, "train the model a deck describes",
-     "Reads the deck, plans memory, trains, and writes metrics.csv, validation.csv, deck.cfg, checkpoints and loss.svg "
+     "Reads the deck, plans memory, trains, and writes metrics.csv, validation.csv, moe.csv, deck.cfg, checkpoints and "
+     "loss.svg "
      "into "
      "the run directory (run.directory), which must be empty or new unless the run is resumed.  SIGTERM, SIGUSR1 or a "
      "file "

@@ -2,6 +2,7 @@
 #include "base/memory.h"
 #include "io/publication.h"
 #include "main/command.h"
+#include "train/expert_watch.h"
 #include "train/lag.h"
 #include "train/status_file.h"
 #include "train/suspension.h"
@@ -16,9 +17,10 @@ typedef struct summary {
   int64_t step; /* finished by all */
   double step_seconds, tokens_per_second, loss_scale;
   int64_t skipped;
-  double oldest;   /* heartbeat */
-  char *newest;    /* owned; name of the newest checkpoint, NULL for none */
-  char *suspended; /* owned; how, NULL when it is not */
+  const ts_node_status *dead; /* the node that tells of dead experts, NULL for none */
+  double oldest;              /* heartbeat */
+  char *newest;               /* owned; name of the newest checkpoint, NULL for none */
+  char *suspended;            /* owned; how, NULL when it is not */
   ts_lag lag;
   ts_text behind;
 } summary;
@@ -50,6 +52,7 @@ static void summarise(summary *m) {
     m->tokens_per_second = node->tokens_per_second > 0 ? node->tokens_per_second : m->tokens_per_second;
     m->loss_scale = node->loss_scale > 0 ? node->loss_scale : m->loss_scale;
     m->skipped = node->skipped > 0 ? node->skipped : m->skipped;
+    m->dead = node->dead_experts > 0 ? node : m->dead;
     for (int k = 0; k < node->n; ++k) {
       most = node->beat[k].step > most ? node->beat[k].step : most;
     }
@@ -129,6 +132,14 @@ static void add_job(const summary *m, ts_text *to) {
   if (m->loss_scale > 0) {
     ts_text_add(to, ", loss scale %.9g", m->loss_scale);
   }
+  if (m->dead != NULL) {
+    ts_text_add(to, "\n%-7s expert %lld of layer %lld", "dead", (long long) m->dead->dead_expert,
+                (long long) m->dead->dead_layer);
+    if (m->dead->dead_experts > 1) {
+      ts_text_add(to, " and %lld more", (long long) m->dead->dead_experts - 1);
+    }
+    ts_text_add(to, ": no token for %d steps", TS_DEAD_STEPS);
+  }
   ts_text_add(to, "\n%-7s %s\n", "saved", m->newest != NULL ? m->newest : "nothing yet");
   ts_free(state);
 }
@@ -193,6 +204,7 @@ static void print_summary_json(const summary *m, ts_text *to) {
   add_json_string(to, "reason", j->reason[0] != 0 ? j->reason : m->s->failed != NULL ? m->s->failed : m->suspended);
   ts_text_add(to, ", ");
   add_json_string(to, "job", strcmp(j->job, "-") != 0 ? j->job : NULL);
+  ts_text_add(to, ", \"dead_experts\": %lld", m->dead != NULL ? (long long) m->dead->dead_experts : 0);
   ts_text_add(to,
               ", \"restart\": %lld, \"ranks\": %lld, \"step\": %lld, \"steps\": %lld, \"step_seconds\": %.6g, "
               "\"tokens_per_second\": %.6g, \"skipped\": %lld, \"loss_scale\": %.9g, \"oldest_heartbeat\": %.3f, ",

@@ -34,10 +34,10 @@ static double aux_coef(const ts_model_builder *b) {
 }
 
 static bool is_balanced(const ts_model_builder *b) {
-  return b->base.use == TS_MODEL_TRAIN && (aux_coef(b) != 0 || b->deck->moe.z_loss_coef != 0);
+  return aux_coef(b) != 0 || b->deck->moe.z_loss_coef != 0;
 }
 
-/* Added to those of the layers before. */
+/* Of each layer, to be looked at; and added to those of the layers before, where there is a loss of them. */
 static void measure_loads(ts_model_builder *b, ts_tid logits, ts_tid chosen) {
   const ts_family *f = b->family;
   const ts_model_size *size = &b->base.size;
@@ -47,6 +47,9 @@ static void measure_loads(ts_model_builder *b, ts_tid logits, ts_tid chosen) {
                                   .length = each ? size->length : size->batch * size->length,
                                   .sigmoid = f->router_sigmoid}};
   ts_tid loads = add_node(b, TS_OP_ROUTE_LOADS, f->router, "loads", 3, in, attr);
+  if (!is_balanced(b)) {
+    return;
+  }
   b->loads =
       b->loads == TS_NONE ? loads : ts_model_add(b, ts_model_inside(f->router, "loads.sum").text, b->loads, loads);
   ++b->n_loads;
@@ -98,7 +101,7 @@ static routed route(ts_model_builder *b, ts_tid x) {
                                  .scale = (float) m->routed_scaling_factor}};
   ts_tid bias = f->router_bias != NULL ? ts_model_router_bias(b) : TS_NONE;
   routed to = dispatch(b, f->router, logits, bias, how, m->num_experts);
-  if (is_balanced(b)) {
+  if (b->base.use == TS_MODEL_TRAIN) {
     measure_loads(b, logits, to.weight + 1);
   }
   return to;

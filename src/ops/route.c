@@ -49,8 +49,7 @@ static void add_excess(ts_gradients *gradients, const ts_node *node) {
   ts_gradients_add(
       gradients, bias,
       ts_graph_add(
-          at, &(ts_node){
-                  .op = TS_OP_ROUTE_EXCESS, .name = name, .n_in = 2, .in = in, .attr = attr, .beta = TS_NONE}));
+          at, &(ts_node){.op = TS_OP_ROUTE_EXCESS, .name = name, .n_in = 2, .in = in, .attr = attr, .beta = TS_NONE}));
   ts_free(name);
 }
 

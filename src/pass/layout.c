@@ -77,7 +77,9 @@ static int kind_of(const layout_maker *b, ts_tid leaf) {
   if (ts_parameter_is_frozen(b->deck, b->graph->tensor[leaf].name)) {
     return FROZEN;
   }
-  return held_count(b, leaf) <= b->deck->zero_optimization.stage3_param_persistence_threshold ? PERSISTENT : LARGE;
+  bool follows = ts_optimizer_is_router_bias(b->deck, b->graph->tensor[leaf].name); /* and is looked at every step */
+  bool few = held_count(b, leaf) <= b->deck->zero_optimization.stage3_param_persistence_threshold;
+  return few || follows ? PERSISTENT : LARGE;
 }
 
 /* How parameters travel: under autocast listed ones in the lower type, but values that anybody reads in fp32 are
@@ -276,8 +278,7 @@ static void end_part(ts_layout *layout, const layout_maker *b, ts_part *part, in
                 part->optimizer == TS_OPTIMIZER_MUON      ? ".muon"
                 : part->optimizer == TS_OPTIMIZER_BALANCE ? ".balance"
                                                           : "",
-                few ? ".few" : "", part->copy >= 0 ? ".tied" : "",
-                hows[how].suffix);
+                few ? ".few" : "", part->copy >= 0 ? ".tied" : "", hows[how].suffix);
   part->stem = (int) strlen(part->name);
   if (hows[how].own != TS_N_AXES) { /* numbered within the stage */
     ts_mesh first = *b->mesh;
@@ -341,6 +342,34 @@ ts_layout *ts_layout_create(const ts_graph *graph, const ts_shards *shards, cons
   return end_layout(layout, mesh);
 }
 
+void ts_layout_add_loads(ts_layout *layout, const ts_graph *graph) {
+  int capacity = layout->n_loads;
+  for (ts_nid n = 0; n < graph->n_nodes; ++n) {
+    const ts_node *node = &graph->node[n];
+    if (node->op == TS_OP_ROUTE_LOADS) {
+      const ts_shape *shape = &graph->tensor[node->out[0]].shape;
+      int experts = (int) (shape->d[1] - 2) / 2;
+      TS_GROW(layout->loads, layout->n_loads, capacity);
+      layout->loads[layout->n_loads++] = (ts_layer_loads){.name = ts_strdup(node->name),
+                                                          .unit = node->unit,
+                                                          .groups = (int) shape->d[0],
+                                                          .experts = experts,
+                                                          .offset = layout->loads_count};
+      layout->loads_count += ts_shape_count(shape) + experts;
+    }
+  }
+}
+
+const ts_parameter *ts_layout_bias_of(const ts_layout *layout, const ts_layer_loads *loads) {
+  for (int i = 0; i < layout->n_parts; ++i) {
+    const ts_part *part = &layout->part[i];
+    if (part->unit == loads->unit && part->trainable && part->optimizer == TS_OPTIMIZER_BALANCE) {
+      return &layout->parameter[part->first];
+    }
+  }
+  return NULL;
+}
+
 ts_layout *ts_layout_at(const ts_layout *of, const ts_graph *graph, const ts_shards *shards, const ts_stages *stages,
                         const ts_deck *deck, const ts_mesh *mesh) {
   const layout_maker b = {graph, shards, stages, deck, mesh};
@@ -382,6 +411,10 @@ void ts_layout_destroy(ts_layout **layout) {
   ts_free(l->part);
   ts_free(l->record_cuts);
   ts_free(l->loss_cuts);
+  for (int i = 0; i < l->n_loads; ++i) {
+    ts_free(l->loads[i].name);
+  }
+  ts_free(l->loads);
   ts_free(l);
   *layout = NULL;
 }

@@ -46,10 +46,10 @@ typedef struct ts_parameter {
 
 typedef struct ts_part {
   /** Owned: "unit", "unit.persistent", "unit.frozen"; then how it travels, under autocast: ".low", gradients and values
-   * in the lower type, ".low_gradients", these alone; ".muon" of Muon's, where the rest has another optimizer, ".balance" of routers' biases;
-   * ".few" where states are not in 8 bits as others' are; ".tied" of what
-   * two stages of a pipeline have; then how it lies on the ranks along tp: nothing, all of it
-   * and alike; ".all", and they share it; ".unitN", neighbours hold unit N; ".tpN", rank N has its own. */
+   * in the lower type, ".low_gradients", these alone; ".muon" of Muon's, where the rest has another optimizer,
+   * ".balance" of routers' biases; ".few" where states are not in 8 bits as others' are; ".tied" of what two stages
+   * have; then how it lies on the ranks along tp: nothing, all of it and alike; ".all", and they share it;
+   * ".unitN", neighbours hold unit N; ".tpN", rank N has its own. */
   char *name;
   int stem; /**< Characters of its name before that N: these are the same on all ranks. */
   int unit;
@@ -93,6 +93,14 @@ static inline int64_t ts_part_end(const ts_part *part) {
   return part->cuts[part->rank + 1];
 }
 
+/** What is counted of a layer's experts in a step (pass/zero_loads): where among the sums of all layers. */
+typedef struct ts_layer_loads {
+  char *name; /**< Owned; of the node (ROUTE_LOADS). */
+  int unit;
+  int groups, experts; /**< Of the node's output, [groups][2 experts + 2]. */
+  int64_t offset;      /**< Where that begins, behind it the biases of experts. */
+} ts_layer_loads;
+
 typedef struct ts_layout {
   ts_parameter *parameter; /**< Owned. */
   int n_parameters;
@@ -101,7 +109,10 @@ typedef struct ts_layout {
   /** Owned: where the row of each rank of the mesh begins in the step's record (pass/record.h), with squares of
    * trainable parts. */
   int64_t *record_cuts;
-  int64_t *loss_cuts; /**< Owned: likewise without squares. */
+  int64_t *loss_cuts;    /**< Owned: likewise without squares. */
+  ts_layer_loads *loads; /**< Owned; of the layers with experts of a model that trains, in its order. */
+  int n_loads;
+  int64_t loads_count; /**< Numbers of all. */
 } ts_layout;
 
 /** Build the table of the rank that \a mesh is seen from.  End with ts_layout_destroy. Not collective.
@@ -111,6 +122,12 @@ typedef struct ts_layout {
  * \param [in] deck    Groups, frozen patterns, persistence threshold. */
 ts_layout *ts_layout_create(const ts_graph *graph, const ts_shards *shards, const ts_stages *stages,
                             const ts_deck *deck, const ts_mesh *mesh);
+
+/** Enter what the nodes of the whole model that trains count of experts. Not collective. */
+void ts_layout_add_loads(ts_layout *layout, const ts_graph *graph);
+
+/** The bias that a router has and that follows what is counted; NULL: there is none. Not collective. */
+const ts_parameter *ts_layout_bias_of(const ts_layout *layout, const ts_layer_loads *loads);
 
 /** The same table as another rank has it, in the same order; not from the parameters' leaves, which a finished program
  * has no more.  End with ts_layout_destroy. Not collective.

@@ -334,6 +334,9 @@ void ts_pass_stage(ts_graph **graph, ts_pass_context *context) {
   if (context->layout == NULL) { /* of the whole model: its parts are the same on every rank */
     context->layout = ts_layout_create(*graph, context->shards, context->stages, context->deck, context->mesh);
   }
+  if (context->use == TS_MODEL_TRAIN && context->layout->n_loads == 0) {
+    ts_layout_add_loads(context->layout, *graph);
+  }
   if (context->stages == NULL) {
     return;
   }

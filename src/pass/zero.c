@@ -257,6 +257,7 @@ static void mark_outputs(ts_zero *z) {
 
 static void add_results(ts_zero *z) {
   ts_graph *to = z->rewrite.to;
+  ts_zero_count_loads(z);
   bool elsewhere = ts_stages_end(z->context->stages) != z->context->mesh->coord[TS_AXIS_PP];
   if (z->context->use != TS_MODEL_LOGITS && elsewhere) { /* the loss is where the pipeline ends */
     ts_zero_add_update(z, TS_NONE, TS_NONE, TS_NONE);

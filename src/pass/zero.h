@@ -130,6 +130,10 @@ void ts_zero_flush(ts_zero *z, ts_site at);
  * \param [in] loss, valid, balance  Sums over this rank's micro-batches, as in ts_record_row. */
 void ts_zero_add_update(ts_zero *z, ts_tid loss, ts_tid valid, ts_tid balance);
 
+/** Add what sums the loads of experts over a step, and mark the sums of all ranks as "loads" (ts_layout.loads).
+ * Not collective (it only writes nodes). */
+void ts_zero_count_loads(ts_zero *z);
+
 /** Of tables that two stages of a pipeline read: add the copy's gradient to home's, before the record; and give the
  * copy home's new values, after the update. Not collective (they only write nodes). */
 void ts_zero_collect_tied(ts_zero *z, ts_site at);

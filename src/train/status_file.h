@@ -48,8 +48,10 @@ typedef struct ts_node_status {
   uint64_t number;     /**< Of the writing, from 1. */
   double step_seconds; /**< Of the last step, as rank 0 saw it; 0 on other nodes. */
   double tokens_per_second;
-  int64_t skipped;   /**< Steps without an update since the run began, likewise. */
-  double loss_scale; /**< Of the next step, likewise; 0 without loss scaling. */
+  int64_t skipped;      /**< Steps without an update since the run began, likewise. */
+  double loss_scale;    /**< Of the next step, likewise; 0 without loss scaling. */
+  int64_t dead_experts; /**< That got no token for long, likewise; the first of them by name: */
+  int64_t dead_layer, dead_expert;
   int n;
   ts_beat *beat; /**< Owned; ranks ascend. */
   char *process; /**< Owned; of each rank's process: ts_status_process. */

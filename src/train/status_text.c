@@ -8,7 +8,7 @@
 #include <string.h>
 
 #define JOB_MAGIC "tessera job 1"
-#define NODE_MAGIC "tessera node 3"
+#define NODE_MAGIC "tessera node 4"
 enum { HEADER_BYTES = 512, RANK_BYTES = 296, GROUP_BYTES = 40, MOST_RANKS = 1 << 16, RANK_WORDS = 14 };
 
 /* ---- words and numbers of a text that is not trusted ---- */
@@ -153,8 +153,9 @@ void ts_status_print_node(const ts_node_status *node, size_t bytes, ts_text *to)
   size_t begin = to->length;
   ts_text_add(to, NODE_MAGIC "\nnumber %llu\nid %s\nnode %s\nstep_seconds %.6f\ntokens_per_second %.3f\n",
               (unsigned long long) node->number, node->id, node->node, node->step_seconds, node->tokens_per_second);
-  ts_text_add(to, "skipped %lld\nloss_scale %.9g\nranks %d\n" COLUMNS, (long long) node->skipped, node->loss_scale,
-              node->n);
+  ts_text_add(to, "skipped %lld\nloss_scale %.9g\n", (long long) node->skipped, node->loss_scale);
+  ts_text_add(to, "dead_experts %lld\ndead_layer %lld\ndead_expert %lld\nranks %d\n" COLUMNS,
+              (long long) node->dead_experts, (long long) node->dead_layer, (long long) node->dead_expert, node->n);
   for (int i = 0; i < node->n; ++i) {
     const ts_beat *b = &node->beat[i];
     ts_text_add(to, "%6lld %7lld %10lld %5lld %16s %9llu %9llu %9.3f %9.3f %9.3f %7c %s %s %lld", (long long) b->rank,
@@ -233,6 +234,9 @@ static bool parse_node(lines *l, ts_node_status *node, size_t length) {
   ok = ok && to_real(next_value(l, "tokens_per_second"), &node->tokens_per_second);
   ok = ok && to_integer(next_value(l, "skipped"), &node->skipped);
   ok = ok && to_scale(next_value(l, "loss_scale"), &node->loss_scale);
+  ok = ok && to_integer(next_value(l, "dead_experts"), &node->dead_experts);
+  ok = ok && to_integer(next_value(l, "dead_layer"), &node->dead_layer);
+  ok = ok && to_integer(next_value(l, "dead_expert"), &node->dead_expert);
   ok = ok && to_integer(next_value(l, "ranks"), &n) && n > 0 && n <= MOST_RANKS && (size_t) n < length;
   ok = ok && next_line(l) != NULL;
   if (!ok) {

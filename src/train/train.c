@@ -98,6 +98,24 @@ static void write_metrics(ts_training *r, const ts_step_result *result, double s
   ts_metrics_step(r->metrics, &row);
 }
 
+/* A row a layer, where there are experts; the dead are said once. */
+static void report_experts(ts_training *r) {
+  const ts_layout *layout = ts_engine_layout(r->engine);
+  if (layout->n_loads == 0) {
+    return;
+  }
+  ts_dead_experts dead = ts_expert_watch_step(&r->experts, layout, ts_engine_loads(r->engine),
+                                              r->deck->gradient_accumulation_steps, r->at.step, r->metrics);
+  ts_watch_experts(r->watch, &dead);
+  if (dead.n > 0 && dead.steps == TS_DEAD_STEPS) {
+    ts_log(TS_LOG_WARNING,
+           "step %lld: expert %lld of layer %lld has got no token for %lld steps (moe.csv: idle); "
+           "model.output_router_logits with a larger router_aux_loss_coef, or expert_parallel.load_balance_coeff where "
+           "routers have a bias, bring it back",
+           (long long) r->at.step, (long long) dead.expert, (long long) dead.layer, (long long) dead.steps);
+  }
+}
+
 /* Of this rank's samples. */
 static void report_balance(ts_training *r) {
   const ts_program *p = ts_engine_program(r->engine);
@@ -222,6 +240,7 @@ static ts_status train_step(ts_training *r, ts_error *err) {
   if (r->rank == 0) { /* before the checkpoint is published: one of step N finds the rows up to N */
     write_metrics(r, &result, seconds, data_seconds);
     report_step(r, &result, seconds);
+    report_experts(r);
     report_balance(r);
     if (r->deck->wall_clock_breakdown && ts_progress_is_shown(&r->progress, r->at.step)) {
       report_times(&result, data_seconds);

@@ -17,8 +17,8 @@ typedef struct ts_train_options {
 } ts_train_options;
 
 /** Run the deck from its first step, or the one after the checkpoint it is resumed from, to its last, and write
- * metrics.csv, validation.csv, deck.cfg, checkpoints and loss.svg into its run directory.  The deck's batch is resolved
- * here, as that of a new run (ts_deck_resolve_batch) or of the run that goes on (ts_deck_keep_batch).
+ * metrics.csv, validation.csv, moe.csv, deck.cfg, checkpoints and loss.svg into its run directory.  The deck's batch is
+ * resolved here, as that of a new run (ts_deck_resolve_batch) or of the run that goes on (ts_deck_keep_batch).
  * SIGTERM, SIGUSR1 or a file STOP in the run directory end it early, saved.  Collective over the world.
  * \return the exit code: 0 finished, TS_EXIT_UNFINISHED stopped early and saved, 2 (agreed, in \a err) the input is
  *         wrong, and nothing is written, or nothing could be saved for run.save_timeout; 1 the run had to stop. */

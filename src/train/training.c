@@ -159,8 +159,10 @@ static ts_status open_run_directory(ts_training *r, ts_error *err) {
   if (status == TS_OK) {
     keep_companions(r);
     keep_tokenizer(r);
-    status = r->resume.same_run ? ts_metrics_continue(directory, r->at.step, &r->metrics, err)
-                                : ts_metrics_open(directory, &r->metrics, err);
+    bool experts = ts_engine_layout(r->engine)->n_loads > 0;
+    status = r->resume.same_run ? ts_metrics_continue(directory, experts, r->at.step, &r->metrics, err)
+                                : ts_metrics_open(directory, experts, &r->metrics, err);
+    ts_expert_watch_begin(&r->experts, ts_engine_layout(r->engine), r->at.step);
   }
   return status == TS_OK ? open_digests(r, err) : status;
 }
@@ -387,6 +389,7 @@ static ts_status open_all(ts_training *r, ts_error *err) {
 
 void ts_training_close(ts_training *r) {
   ts_metrics_close(&r->metrics);
+  ts_expert_watch_end(&r->experts);
   ts_rows_close(&r->digests);
   ts_saver_destroy(&r->saver);
   ts_engine_destroy(&r->engine);

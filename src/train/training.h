@@ -9,6 +9,7 @@
 #include "io/rows.h"
 #include "io/timeline.h"
 #include "train/balance.h"
+#include "train/expert_watch.h"
 #include "train/progress.h"
 #include "train/resume.h"
 #include "train/time_limit.h"
@@ -23,9 +24,10 @@ typedef struct ts_training {
   ts_ids prompt;   /* its tokens */
   ts_engine *engine;
   ts_data *data;
-  ts_metrics *metrics;   /* rank 0 only */
-  ts_rows *digests;      /* rank 0 only; NULL without debug.digest_every */
-  ts_timeline *timeline; /* this rank's, NULL unless a step is being recorded */
+  ts_metrics *metrics;     /* rank 0 only */
+  ts_expert_watch experts; /* likewise */
+  ts_rows *digests;        /* rank 0 only; NULL without debug.digest_every */
+  ts_timeline *timeline;   /* this rank's, NULL unless a step is being recorded */
   double timeline_start;
   ts_progress progress;
   ts_balance balance; /* of rings, where samples have documents */

@@ -55,6 +55,7 @@ struct ts_watch {
   /* between the threads */
   _Atomic double step_seconds, tokens_per_second, loss_scale;
   _Atomic int64_t skipped;
+  _Atomic int64_t dead[3]; /* experts: how many, the first one's layer, its number */
   _Atomic double step_limit, first_limit;
   _Atomic double end; /* of the job's time, on the clock of ts_seconds */
 };
@@ -67,7 +68,10 @@ static void collect_node(ts_watch *w, ts_node_status *node) {
                            .step_seconds = atomic_load(&w->step_seconds),
                            .tokens_per_second = atomic_load(&w->tokens_per_second),
                            .skipped = atomic_load(&w->skipped),
-                           .loss_scale = atomic_load(&w->loss_scale)};
+                           .loss_scale = atomic_load(&w->loss_scale),
+                           .dead_experts = atomic_load(&w->dead[0]),
+                           .dead_layer = atomic_load(&w->dead[1]),
+                           .dead_expert = atomic_load(&w->dead[2])};
   memcpy(node->id, w->job.id, sizeof node->id);
   snprintf(node->node, sizeof node->node, "%s", w->memory->name);
   node->beat = ts_calloc((size_t) node->n, sizeof *node->beat);
@@ -412,6 +416,12 @@ void ts_watch_speed(ts_watch *w, double step_seconds, double tokens_per_second) 
 void ts_watch_scale(ts_watch *w, int64_t skipped, double loss_scale) {
   atomic_store(&w->skipped, skipped);
   atomic_store(&w->loss_scale, loss_scale);
+}
+
+void ts_watch_experts(ts_watch *w, const ts_dead_experts *dead) {
+  atomic_store(&w->dead[0], dead->n);
+  atomic_store(&w->dead[1], dead->layer);
+  atomic_store(&w->dead[2], dead->expert);
 }
 
 static void stop_thread(ts_watch *w) {

@@ -29,6 +29,7 @@
 #include "comm/comm.h"
 #include "deck/deck.h"
 #include "engine/timeouts.h"
+#include "train/expert_watch.h"
 
 typedef struct ts_watch ts_watch;
 
@@ -51,6 +52,9 @@ void ts_watch_speed(ts_watch *watch, double step_seconds, double tokens_per_seco
 /** Likewise how many steps were skipped so far, and the loss scale of the next one; 0: there is none. Not
  * collective. */
 void ts_watch_scale(ts_watch *watch, int64_t skipped, double loss_scale);
+
+/** Likewise which experts got no token for long. Not collective. */
+void ts_watch_experts(ts_watch *watch, const ts_dead_experts *dead);
 
 /** Seconds until the time given to this job is over: run.time_limit, or else what Slurm said last; INFINITY for no
  * limit or none that is known, and on all ranks but rank 0.  May be negative. Not collective. */
