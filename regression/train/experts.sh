@@ -88,10 +88,58 @@ test_export() {
   ok "is as it was, in bf16 too" grep -q '(0): 10, -10,' "$scratch/out"
 }
 
+# begin RANKS DIRECTORY [WORD]...: a step that changes nothing, of a model of this size, with the weights of dense.
+begin() {
+  on=$1
+  directory=$2
+  shift 2
+  run $mpiexec -n "$on" "$tessera" train "$golden/mixtral.cfg" $small --set "run.directory=$directory" --set run.steps=1 \
+    --set optimizer.params.lr=0 --set train_micro_batch_size_per_gpu="$((4 / on))" --weights dense "$@"
+}
+same_loss() {
+  awk -F, -v most="$3" 'FNR == 2 { loss[++n] = $3 } END { d = (loss[1] - loss[2]) / loss[1]; exit n != 2 || d > most || -d > most }' \
+    "$1/metrics.csv" "$2/metrics.csv"
+}
+
+# A dense model's MLPs become its experts; nothing of the first loss changes.
+test_upcycling() {
+  small="--set model.from= --set model.hidden_size=36 --set model.intermediate_size=21 --set model.num_hidden_layers=3
+    --set model.num_attention_heads=6 --set model.num_key_value_heads=2 --set model.head_dim=8 --set model.vocab_size=67
+    --set model.max_position_embeddings=32 --set data.path=$golden/mixtral/tokens.bin --set run.threads=1
+    --set train_batch_size=4 --set model.rope_theta=10000 --set model.rms_norm_eps=1e-5"
+  experts="--set model.num_experts=5 --set model.num_experts_per_tok=2"
+  run "$tessera" train "$golden/mixtral.cfg" $small --set model.model_type=mistral --set run.directory=dense --set run.steps=4 \
+    --set train_micro_batch_size_per_gpu=4
+  begin 1 dense1 --set model.model_type=mistral
+  begin 2 mixtral1 $experts --set model.model_type=mixtral --set expert_parallel.autoep_size=2 \
+    --set zero_optimization.stage=3
+  ok "experts begin as copies" printed 'dense/step_00000004 is of a dense model: experts begin as copies of its MLPs'
+  ok "weights of a token's experts that add up" same_loss dense1 mixtral1 1e-6
+  # Scores are those of a router from the seed, which are not quite equal.
+  begin 1 olmoe1 $experts --set model.model_type=qwen3_moe --set model.moe_intermediate_size=21 \
+    --set model.norm_topk_prob=false --set model.attention_bias=false
+  ok "a tensor that the dense model has not" said 2 'is of another model: it has no model.layers.0.self_attn.q_norm.weight'
+  begin 1 qwen1 $experts --set model.model_type=qwen2_moe --set model.moe_intermediate_size=21 \
+    --set model.shared_expert_intermediate_size=11 --set model.norm_topk_prob=true --set model.attention_bias=false
+  ok "an expert of all tokens" same_loss dense1 qwen1 1e-6
+  begin 1 qwen2 $experts --set model.model_type=qwen2_moe --set model.moe_intermediate_size=21 \
+    --set model.shared_expert_intermediate_size=0 --set model.norm_topk_prob=false --set model.attention_bias=false
+  ok "weights that do not add up, to how far scores are from equal" same_loss dense1 qwen2 5e-3
+  begin 1 wide $experts --set model.model_type=mixtral --set model.intermediate_size=22
+  ok "experts of another width" said 2 'experts.w1.weight is \[21, 36\]; the deck.s model has it as \[5, 22, 36\]'
+  train 1x1 sparse mixtral --set run.steps=1
+  run "$tessera" train "$golden/mixtral.cfg" --set run.directory=dense2 --set "model.from=$golden/mixtral" \
+    --set "data.path=$golden/mixtral/tokens.bin" --set model.num_experts=4 --weights sparse
+  ok "experts are not copied from experts" said 2 'sparse/step_00000001'
+}
+
 test_said() {
   run "$tessera" plan "$golden/mixtral.cfg" --ranks 4 --layout --set "model.from=$golden/mixtral" \
     --set expert_parallel.autoep_size=2 --set train_micro_batch_size_per_gpu=1
   ok "the plan says who has which experts" printed 'experts.w1.weight .* along ep, dim 0: 0-2 3-4'
+  ok "and how many parameters are at work" printed '^37.26 k parameters \(23.65 k for a token\)'
+  # 6 N + 12 L C T a token, N of the matrices that a token meets: attention, router, two of five experts, head; of one sample.
+  ok "FLOPs are those of the experts of a token" printed 'full attention \(6N \+ 12LCT\)  *2.8167e\+06'
   train 4x3 none mixtral
   ok "a grid that does not multiply" said 2 'expert_parallel.autoep_size = 3 wants a multiple of 3 ranks'
   train 1x6 none mixtral
@@ -134,5 +182,6 @@ test_resume
 test_optimizers
 test_balance
 test_export
+test_upcycling
 test_said
 finish

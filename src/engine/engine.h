@@ -169,6 +169,10 @@ void ts_engine_refresh_copies(ts_engine *engine);
 /** What the stage that has \a part knows of it on all stages. Collective over the ranks along pp. */
 void ts_engine_tell_stages(ts_engine *engine, const ts_part *part, void *data, size_t bytes);
 
+/** Write first values, drawn from the deck's seed and the parameter's name. Not collective.
+ * \param [in] init  Of the parameter, or another. */
+void ts_engine_seed_parameter(ts_engine *engine, const ts_parameter *parameter, ts_init init);
+
 /** Put parameter \a index of the layout together from what the ranks along tp hold of it.
  * \param [in]  held   This rank's elements, in its own order.
  * \param [out] value  The whole tensor, on every rank. Collective over the ranks along tp. */

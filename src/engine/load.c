@@ -9,6 +9,7 @@
 #include "engine/checkpoint.h"
 #include "engine/engine.h"
 #include "engine/recode.h"
+#include "engine/upcycle.h"
 #include "io/publication.h"
 #include "pass/saved.h"
 #include "pass/state.h"
@@ -77,23 +78,36 @@ static ts_status refuse_shape(const char *directory, const ts_saved_parameter *s
   return TS_BAD_INPUT;
 }
 
+/* As it is, or each of its matrices. */
+static bool has_shape_of(const ts_saved_parameter *saved, const ts_parameter *p) {
+  int copies = p->shape.n - saved->n_dims;
+  return (copies == 0 || copies == 1) &&
+         memcmp(saved->shape, p->shape.d + copies, (size_t) saved->n_dims * sizeof *saved->shape) == 0;
+}
+
+/* Where a parameter comes from; but for weights alone it is the one of its name. */
+static ts_origin saved_as(const ts_engine *e, const ts_checkpoint *c, ts_load what, const ts_parameter *p) {
+  return what == TS_LOAD_WEIGHTS ? ts_upcycle_origin(e, c, p)
+                                 : (ts_origin){.saved = ts_checkpoint_find(c, p->name), .scale = 1};
+}
+
 /* The first tensor that differs is enough. */
-static ts_status check_model(const ts_engine *e, const char *directory, const ts_checkpoint *c, ts_error *err) {
+static ts_status check_model(const ts_engine *e, const char *directory, const ts_checkpoint *c, ts_load what,
+                             ts_error *err) {
   const ts_layout *layout = ts_engine_layout(e);
   for (int i = 0; i < layout->n_parameters; ++i) {
     const ts_parameter *p = &layout->parameter[i];
-    int k = ts_checkpoint_find(c, p->name);
-    if (k < 0) {
+    ts_origin origin = saved_as(e, c, what, p);
+    if (origin.saved < 0 && !origin.seeded) {
       return ts_error_add(err, "%s: is of another model: it has no %s", directory, p->name);
     }
-    const ts_saved_parameter *saved = &c->parameter[k];
-    if (saved->n_dims != p->shape.n ||
-        memcmp(saved->shape, p->shape.d, (size_t) p->shape.n * sizeof *saved->shape) != 0) {
-      return refuse_shape(directory, saved, p, err);
+    if (origin.saved >= 0 && !has_shape_of(&c->parameter[origin.saved], p)) {
+      return refuse_shape(directory, &c->parameter[origin.saved], p, err);
     }
   }
   for (int i = 0; i < c->n_parameters; ++i) {
-    if (ts_layout_find(layout, c->parameter[i].name) == NULL) {
+    const char *name = c->parameter[i].name;
+    if (ts_layout_find(layout, name) == NULL && !(what == TS_LOAD_WEIGHTS && ts_upcycle_copies(e, c, name))) {
       return ts_error_add(err, "%s: is of another model: the deck's has no %s", directory, c->parameter[i].name);
     }
   }
@@ -107,6 +121,8 @@ typedef struct destination {
   ts_executor *executor; /* borrowed */
   ts_tid leaf;
   int64_t first;
+  ts_dtype dtype;
+  float scale;
 } destination;
 
 typedef struct loader {
@@ -124,15 +140,36 @@ static bool takes(const loader *l, ts_load what) {
   return (l->what & what) != 0;
 }
 
-static void write_values(void *user, int64_t at, int64_t count, const void *values) {
-  const destination *to = user;
-  ts_executor_write_state(to->executor, to->leaf, to->first + at, count, values);
+static void write_scaled(const destination *to, int64_t first, int64_t count, const char *values) {
+  enum { FEW = 1024 };
+  float wide[FEW];
+  uint32_t scaled[FEW];
+  size_t size = ts_dtype_size(to->dtype);
+  for (int64_t at = 0; at < count; at += FEW) {
+    int64_t n = count - at < FEW ? count - at : FEW;
+    ts_convert(wide, TS_F32, values + (size_t) at * size, to->dtype, (size_t) n);
+    for (int64_t i = 0; i < n; ++i) {
+      wide[i] *= to->scale;
+    }
+    ts_convert(scaled, to->dtype, wide, TS_F32, (size_t) n);
+    ts_executor_write_state(to->executor, to->leaf, first + at, n, scaled);
+  }
 }
 
-static void queue_run(loader *l, const ts_checkpoint_run *run, int state, const ts_saved_leaf *leaf, int64_t first) {
+static void write_values(void *user, int64_t at, int64_t count, const void *values) {
+  const destination *to = user;
+  if (to->scale != 1) {
+    write_scaled(to, to->first + at, count, values);
+  } else {
+    ts_executor_write_state(to->executor, to->leaf, to->first + at, count, values);
+  }
+}
+
+static void queue_run(loader *l, const ts_checkpoint_run *run, int state, const ts_saved_leaf *leaf, int64_t first,
+                      float scale) {
   TS_GROW(l->piece, l->n_pieces, l->piece_capacity);
   TS_GROW(l->to, l->n_pieces, l->to_capacity);
-  l->to[l->n_pieces] = (destination){l->engine->executor, leaf->leaf, first};
+  l->to[l->n_pieces] = (destination){l->engine->executor, leaf->leaf, first, leaf->dtype, scale};
   l->piece[l->n_pieces++] = (ts_checkpoint_piece){.part = run->part,
                                                   .state = state,
                                                   .first = run->first,
@@ -172,7 +209,7 @@ static const ts_saved_state *find_saved_state(const loader *l, const ts_saved_pa
 
 /* A run of the part's elements, of which the first is element `first` of this rank's shard. */
 static ts_status queue_blocks(loader *l, const ts_checkpoint_run *run, int state, const ts_saved_leaf *leaf,
-                              int64_t first, ts_error *err) {
+                              int64_t first, float scale, ts_error *err) {
   int64_t block = leaf->block;
   if (run->first % block != 0 || first % block != 0) {
     return ts_error_add(
@@ -181,7 +218,7 @@ static ts_status queue_blocks(loader *l, const ts_checkpoint_run *run, int state
         l->directory, leaf->state);
   }
   const ts_checkpoint_run blocks = {run->part, run->first / block, ts_state_elements(block, run->count)};
-  queue_run(l, &blocks, state, leaf, leaf->first + first / block);
+  queue_run(l, &blocks, state, leaf, leaf->first + first / block, scale);
   return TS_OK;
 }
 
@@ -212,9 +249,10 @@ static ts_status add_piece(loader *l, const ts_parameter *p, const ts_saved_leaf
   const ts_part *part = &ts_engine_layout(l->engine)->part[p->part];
   int64_t mine = ts_part_begin(part), end = ts_part_end(part);
   int64_t from = p->offset > mine ? p->offset : mine, to = p->offset + p->count < end ? p->offset + p->count : end;
-  const ts_saved_parameter *saved = &l->checkpoint->parameter[ts_checkpoint_find(l->checkpoint, p->name)];
+  ts_origin origin = saved_as(l->engine, l->checkpoint, l->what, p);
+  const ts_saved_parameter *saved = &l->checkpoint->parameter[origin.saved];
   int index;
-  if (from >= to) {
+  if (from >= to || origin.saved < 0) {
     return TS_OK;
   }
   if (find_saved_state(l, saved, leaf, &index, err) == NULL) {
@@ -228,7 +266,7 @@ static ts_status add_piece(loader *l, const ts_parameter *p, const ts_saved_leaf
   ts_checkpoint_run run;
   for (int64_t at = from; at < to && status == TS_OK; at += run.count) {
     run = ts_recode_run(&walk, at);
-    status = queue_blocks(l, &run, index, leaf, at - mine, err);
+    status = queue_blocks(l, &run, index, leaf, at - mine, origin.scale, err);
   }
   return status;
 }
@@ -241,7 +279,7 @@ static ts_status add_own(loader *l, const ts_part *part, const ts_saved_leaf *le
   if (find_saved_state(l, saved, leaf, &index, err) == NULL) {
     return TS_BAD_INPUT;
   }
-  queue_run(l, &(ts_checkpoint_run){saved->piece[0].part, 0, leaf->count}, index, leaf, 0);
+  queue_run(l, &(ts_checkpoint_run){saved->piece[0].part, 0, leaf->count}, index, leaf, 0, 1);
   return TS_OK;
 }
 
@@ -363,10 +401,31 @@ static void take_numbers(loader *l) {
   }
 }
 
+/* First values of what a dense model has not. */
+static void seed_new(ts_engine *e, const char *directory, const ts_checkpoint *c) {
+  const ts_layout *layout = ts_engine_layout(e);
+  int64_t n = 0;
+  for (int i = 0; i < layout->n_parameters; ++i) {
+    const ts_parameter *p = &layout->parameter[i];
+    ts_origin origin = ts_upcycle_origin(e, c, p);
+    if (origin.saved < 0) {
+      ts_engine_seed_parameter(e, p, origin.scale == 0 ? (ts_init){.kind = TS_INIT_ZERO} : p->init);
+      ++n;
+    }
+  }
+  if (n > 0) {
+    ts_log(TS_LOG_INFO, "%s is of a dense model: experts begin as copies of its MLPs, %lld other tensors from run.seed",
+           directory, (long long) n);
+  }
+}
+
 ts_status ts_engine_load(ts_engine *e, const char *directory, const ts_checkpoint *c, ts_load what, ts_error *err) {
   loader l = {.engine = e, .directory = directory, .checkpoint = c, .what = what};
   ts_engine_forget(e);
-  ts_status status = check_model(e, directory, c, err);
+  ts_status status = check_model(e, directory, c, what, err);
+  if (status == TS_OK && what == TS_LOAD_WEIGHTS) {
+    seed_new(e, directory, c);
+  }
   status = status == TS_OK ? read_owned(&l, err) : status;
   status = ts_world_agree(e->world, status, err);
   if (status == TS_OK) {

@@ -95,8 +95,8 @@ static void draw(void *user, int64_t first, int64_t count, bool owned, float *va
   }
 }
 
-static void initialise_from_seed(ts_engine *e, const ts_parameter *p) {
-  seed s = {p->init, ts_mix((uint64_t) e->deck->run.seed, ts_hash_name(p->name)), ts_engine_program(e)->target.threads};
+void ts_engine_seed_parameter(ts_engine *e, const ts_parameter *p, ts_init init) {
+  seed s = {init, ts_mix((uint64_t) e->deck->run.seed, ts_hash_name(p->name)), ts_engine_program(e)->target.threads};
   ts_engine_write_parameter(e, p, draw, &s);
 }
 
@@ -106,7 +106,7 @@ ts_status ts_engine_initialise(ts_engine *e, ts_error *err) {
   }
   const ts_layout *layout = ts_engine_layout(e);
   for (int i = 0; i < layout->n_parameters; ++i) {
-    initialise_from_seed(e, &layout->parameter[i]);
+    ts_engine_seed_parameter(e, &layout->parameter[i], layout->parameter[i].init);
   }
   return TS_OK;
 }

@@ -7,9 +7,11 @@
 
 enum { BLOCK = TS_STATE_BLOCK };
 
+/* What was saved is all of the parameter, or one of the equal matrices that it is to be. */
 static ts_checkpoint_run run_of_row(const ts_recode *r, int64_t at) {
   int64_t count = r->to - at, whole = ts_parameter_in_whole(r->parameter, at - r->parameter->offset, &count);
-  return ts_checkpoint_run_at(r->saved, whole, count);
+  int64_t first = whole % r->saved->count, rest = r->saved->count - first;
+  return ts_checkpoint_run_at(r->saved, first, count < rest ? count : rest);
 }
 
 ts_checkpoint_run ts_recode_run(const ts_recode *r, int64_t at) {

@@ -14,7 +14,7 @@
 /** Elements of a parameter that this rank owns, with codes in a checkpoint and here. */
 typedef struct ts_recode {
   const ts_parameter *parameter;   /**< Borrowed, as all below. */
-  const ts_saved_parameter *saved; /**< The same parameter. */
+  const ts_saved_parameter *saved; /**< The same parameter, or what its matrices are copies of. */
   int64_t from, to;                /**< Elements of the part; \a from is the first of a block. */
   int64_t mine;                    /**< The first element of this rank's shard. */
   ts_saved_leaf code, scale;       /**< Of its part. */

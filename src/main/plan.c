@@ -3,6 +3,7 @@
 #include "base/memory.h"
 #include "deck/elasticity.h"
 #include "engine/workings.h"
+#include "family/stack.h"
 #include "main/command.h"
 #include "main/plan_layout.h"
 #include "main/plan_longest.h"
@@ -140,9 +141,26 @@ typedef struct plan_row {
   int64_t bytes;
 } plan_row;
 
+/* The parameters that a token meets: of the experts of a layer those that it is sent to. */
+static int64_t active_parameters(const ts_program *program) {
+  const ts_deck_model *m = &program->deck->model;
+  int64_t count = 0;
+  for (int i = 0; i < program->layout->n_parameters; ++i) {
+    const ts_parameter *p = &program->layout->parameter[i];
+    int64_t each = ts_shape_count(&p->shape) / p->shape.d[0];
+    count += each * (ts_stack_is(p->name, p->shape.n) ? m->num_experts_per_tok : p->shape.d[0]);
+  }
+  return count;
+}
+
 static void print_rows(const ts_program *program, const plan_row *row, int n, ts_text *to) {
   char a[32], b[32];
-  ts_text_add(to, "%s parameters, ", ts_human_count((double) ts_layout_parameter_count(program->layout, false), a));
+  int64_t all = ts_layout_parameter_count(program->layout, false), active = active_parameters(program);
+  ts_text_add(to, "%s parameters", ts_human_count((double) all, a));
+  if (active < all) {
+    ts_text_add(to, " (%s for a token)", ts_human_count((double) active, a));
+  }
+  ts_text_add(to, ", ");
   ts_deck_add_types(program->deck, to);
   ts_text_add(to, ", %d rank%s x %d thread%s, ZeRO stage %lld, micro-batch %lld x %lld tokens\n", program->mesh.ranks,
               program->mesh.ranks > 1 ? "s" : "", program->target.threads, program->target.threads > 1 ? "s" : "",
@@ -179,12 +197,12 @@ static void print_rows(const ts_program *program, const plan_row *row, int n, ts
 
 static void print_rows_json(const ts_program *program, const plan_row *row, int n, ts_text *to) {
   double full, half = ts_program_model_flops(program, &full);
-  ts_text_add(
-      to,
-      "{\"parameters\": %lld, \"dtype\": \"%s\", \"products\": \"%s\", \"ranks\": %d, \"rank\": %d, \"stage\": %lld",
-      (long long) ts_layout_parameter_count(program->layout, false), ts_dtype_name(ts_deck_dtype(program->deck)),
-      ts_dtype_name(ts_deck_products(program->deck)), program->mesh.ranks, program->mesh.rank,
-      (long long) program->deck->zero_optimization.stage);
+  ts_text_add(to,
+              "{\"parameters\": %lld, \"active_parameters\": %lld, \"dtype\": \"%s\", \"products\": \"%s\", \"ranks\": "
+              "%d, \"rank\": %d, \"stage\": %lld",
+              (long long) ts_layout_parameter_count(program->layout, false), (long long) active_parameters(program),
+              ts_dtype_name(ts_deck_dtype(program->deck)), ts_dtype_name(ts_deck_products(program->deck)),
+              program->mesh.ranks, program->mesh.rank, (long long) program->deck->zero_optimization.stage);
   print_batch_json(program, to);
   print_sequence_json(program, to);
   for (int i = 0; i < n; ++i) {
