@@ -109,8 +109,9 @@ static ts_status read_runs(ring *r, ts_checkpoint_reader *reader, const ts_saved
 static ts_status read_block(ring *r, ts_checkpoint_reader *reader, const ts_consolidate_options *o, block *b,
                             ts_error *err) {
   const ts_saved_parameter *p = &o->checkpoint->parameter[r->output->tensor[b->tensor].parameter];
-  if (r->wide == NULL) {
-    return read_runs(r, reader, p, b, b->data, o->dtype, err);
+  ts_dtype dtype = r->output->tensor[b->tensor].dtype;
+  if (dtype != TS_F16) {
+    return read_runs(r, reader, p, b, b->data, dtype, err);
   }
   ts_status status = read_runs(r, reader, p, b, r->wide, TS_F32, err);
   if (status == TS_OK) {
@@ -143,7 +144,7 @@ static ts_status read_tensor_blocks(ring *r, ts_checkpoint_reader *reader, const
       return TS_BAD_INPUT;
     }
     hand_over_block(r, false);
-    *done += b->count * (int64_t) ts_dtype_size(o->dtype);
+    *done += b->count * (int64_t) ts_dtype_size(r->output->tensor[tensor].dtype);
     if (o->progress != NULL) {
       o->progress(*done, bytes, o->user);
     }

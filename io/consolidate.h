@@ -25,7 +25,7 @@ typedef struct ts_consolidate_options {
   int threads;                     /**< That hash files. */
   const char *output;              /**< A file that is (re)placed, or an existing directory. */
   ts_consolidate_format format;
-  ts_dtype dtype;      /**< F32, BF16 or F16; rounded to nearest even. */
+  ts_dtype dtype;      /**< F32, BF16 or F16, rounded to nearest even; routers' biases stay F32. */
   bool saturate;       /**< F16: a finite value beyond it becomes the largest one, not infinite. */
   int64_t most_bytes;  /**< Tensors of one safetensors file; a larger tensor has a file of its own. */
   bool exclude_frozen; /**< Leave out what is not trained. */

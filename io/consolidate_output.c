@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 #include "base/text.h"
+#include "family/family.h"
 #include "family/stack.h"
 #include "io/hdf5.h"
 #include "io/safetensors.h"
@@ -15,6 +16,10 @@
 
 /* ---- what goes where ---- */
 
+static bool is_left_out(const ts_checkpoint *c, const ts_saved_parameter *p) {
+  return !ts_checkpoint_part(c, p)->trainable && !ts_family_is_router_bias(p->name);
+}
+
 ts_output *ts_output_create(const ts_consolidate_options *o) {
   const ts_checkpoint *c = o->checkpoint;
   ts_output *out = ts_calloc(1, sizeof *out);
@@ -22,15 +27,17 @@ ts_output *ts_output_create(const ts_consolidate_options *o) {
   out->tensor = ts_calloc((size_t) c->n_parameters, sizeof *out->tensor);
   int64_t in_file = 0;
   for (int i = 0; i < c->n_parameters; ++i) {
-    if (o->exclude_frozen && !ts_checkpoint_part(c, &c->parameter[i])->trainable) {
+    if (o->exclude_frozen && is_left_out(c, &c->parameter[i])) {
       continue;
     }
-    int64_t bytes = c->parameter[i].count * (int64_t) ts_dtype_size(o->dtype);
+    ts_dtype dtype = ts_family_is_router_bias(c->parameter[i].name) ? TS_F32 : o->dtype;
+    int64_t bytes = c->parameter[i].count * (int64_t) ts_dtype_size(dtype);
     if (o->format == TS_CONSOLIDATE_SAFETENSORS && in_file > 0 && in_file + bytes > o->most_bytes) {
       ++out->n_files;
       in_file = 0;
     }
-    out->tensor[out->n_tensors++] = (ts_output_tensor){.parameter = i, .file = out->n_files - 1, .bytes = bytes};
+    out->tensor[out->n_tensors++] =
+        (ts_output_tensor){.parameter = i, .file = out->n_files - 1, .dtype = dtype, .bytes = bytes};
     in_file += bytes;
     out->bytes += bytes;
   }
@@ -88,7 +95,7 @@ static void add_header(const ts_output *o, int file, ts_text *to) {
   for (int i = 0; i < o->n_tensors; ++i) {
     const ts_saved_parameter *p = &c->parameter[o->tensor[i].parameter];
     if (o->tensor[i].file == file) {
-      tensor[n] = (ts_safetensor){.name = p->name, .dtype = o->options->dtype, .n_dims = p->n_dims};
+      tensor[n] = (ts_safetensor){.name = p->name, .dtype = o->tensor[i].dtype, .n_dims = p->n_dims};
       memcpy(tensor[n++].shape, p->shape, (size_t) p->n_dims * sizeof *p->shape);
     }
   }
@@ -176,7 +183,7 @@ static bool create_tensor_dataset(ts_output *o, int tensor) {
   for (int d = 0; d < p->n_dims; ++d) {
     dims[d] = (hsize_t) p->shape[d];
   }
-  hid_t space = H5Screate_simple(p->n_dims, dims, NULL), type = ts_hdf5_type(o->options->dtype);
+  hid_t space = H5Screate_simple(p->n_dims, dims, NULL), type = ts_hdf5_type(o->tensor[tensor].dtype);
   hid_t create = ts_hdf5_dataset_properties();
   H5Pset_fill_time(create, H5D_FILL_TIME_NEVER);
   o->dataset = H5Dcreate2((hid_t) o->hdf5, p->name, type, space, H5P_DEFAULT, create, H5P_DEFAULT);
@@ -227,7 +234,7 @@ static bool write_range(ts_output *o, int tensor, int64_t first, int64_t count, 
   const ts_saved_parameter *p = &o->options->checkpoint->parameter[o->tensor[tensor].parameter];
   hsize_t n = (hsize_t) count;
   hid_t to = H5Dget_space((hid_t) o->dataset), from = H5Screate_simple(1, &n, NULL);
-  hid_t type = ts_hdf5_type(o->options->dtype);
+  hid_t type = ts_hdf5_type(o->tensor[tensor].dtype);
   bool ok = select_range(to, p, first, count) && H5Dwrite((hid_t) o->dataset, type, from, to, H5P_DEFAULT, data) >= 0;
   H5Tclose(type);
   H5Sclose(from);
@@ -280,7 +287,7 @@ static ts_status end_hdf5(ts_output *o, ts_error *err) {
 ts_status ts_output_write(ts_output *o, int tensor, int64_t first, int64_t count, const void *data, ts_error *err) {
   return o->options->format == TS_CONSOLIDATE_HDF5
              ? write_hdf5(o, tensor, first, count, data, err)
-             : write_safetensors(o, tensor, (size_t) count * ts_dtype_size(o->options->dtype), data, err);
+             : write_safetensors(o, tensor, (size_t) count * ts_dtype_size(o->tensor[tensor].dtype), data, err);
 }
 
 ts_status ts_output_end(ts_output *o, ts_error *err) {

@@ -12,6 +12,7 @@
 typedef struct ts_output_tensor {
   int parameter; /**< Of the checkpoint. */
   int file;
+  ts_dtype dtype;
   int64_t bytes;
 } ts_output_tensor;
 

@@ -101,7 +101,7 @@ CASES = {
     "qwen3_moe": case(13, "qwen3_moe", num_experts=6, num_experts_per_tok=2, moe_intermediate_size=16, head_dim=8,
                       norm_topk_prob=True, micro=4, fused=True, **MIXED),
     "olmoe": case(8, "olmoe", num_experts=9, num_experts_per_tok=4, intermediate_size=11, micro=3, **MIXED),
-    # Bias takes every token to the first expert and none to the second.
+    # Biases take every token to the first expert and none to the second.
     "dots1": case(11, "dots1", n_routed_experts=8, n_shared_experts=2, num_experts_per_tok=3, moe_intermediate_size=12,
                   n_group=4, topk_group=2, norm_topk_prob=True, routed_scaling_factor=1.7, first_k_dense_replace=1,
                   num_hidden_layers=3, sliding_window=6, max_window_layers=2, micro=3, steps=20),

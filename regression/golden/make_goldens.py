@@ -91,7 +91,7 @@ def initial_model(case):
         for name, b in model.named_buffers():
             if name.endswith("e_score_correction_bias"):  # one expert that all tokens have, one that none has
                 b.copy_(0.1 * torch.randn(b.shape, generator=generator))
-                b[:2] = torch.tensor([10.0, -10.0])
+                b[:2] = torch.tensor([30.0, -10.0])
     return model.eval()
 
 

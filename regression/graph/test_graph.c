@@ -497,6 +497,21 @@ static void test_verifier(void) {
   test_every_rule_is_broken();
 }
 
+/* Counts that are known at run time only. */
+static void test_extents(void) {
+  static const struct {
+    int32_t first[4];
+    const char *wrong; /* NULL: nothing */
+  } cases[] = {{{0, 0, 0, 0}, NULL},           {{0, 2, 2, 7}, NULL},
+               {{0, 2, 5, 8}, "more rows"},    {{0, 5, 2, 7}, "ends before it begins"},
+               {{0, -1, 3, 7}, "ends before"}, {{1, 2, 3, 7}, "does not begin at 0"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+    const char *wrong = ts_extent_wrong(cases[i].first, 3, 7);
+    tap_ok((wrong == NULL) == (cases[i].wrong == NULL) && (wrong == NULL || strstr(wrong, cases[i].wrong) != NULL),
+           "ranges of 7 rows, case %zu: %s", i, wrong != NULL ? wrong : "right");
+  }
+}
+
 int main(void) {
   test_building();
   test_ownership();
@@ -509,6 +524,7 @@ int main(void) {
   test_dumps();
   test_attribute_texts();
   test_verifier();
+  test_extents();
   tap_ok(ts_memory_live() == 0, "nothing is left allocated");
   return tap_done();
 }

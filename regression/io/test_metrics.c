@@ -99,6 +99,33 @@ static char *make_run(const char *name, int64_t n) {
   return directory;
 }
 
+/* A row a layer; a run that goes on keeps those of the steps that are done, or begins a file where there is none. */
+static void test_experts(void) {
+  char *directory = path_of("experts"), *path = ts_format("%s/moe.csv", directory);
+  ts_metrics *metrics;
+  ts_error err = {0};
+  ts_csv csv;
+  TS_CHECK(ts_make_directory(directory, NULL) == TS_OK, "%s", directory);
+  tap_ok(ts_metrics_open(directory, false, &metrics, NULL) == TS_OK && access(path, F_OK) != 0,
+         "no experts, no moe.csv");
+  ts_metrics_close(&metrics);
+  for (int64_t step = 0; step <= 2; step += 2) { /* there is no file, and there is one */
+    tap_ok(ts_metrics_continue(directory, true, step, &metrics, &err) == TS_OK, "experts from step %lld on",
+           (long long) step);
+    for (int64_t i = 0; i < 6; ++i) {
+      ts_metrics_experts(metrics, &(ts_experts_row){.step = step + 1 + i / 2, .layer = i % 2, .largest = 1.5});
+    }
+    ts_metrics_close(&metrics);
+  }
+  tap_ok(ts_csv_read(path, &csv, &err) == TS_OK && csv.n_rows == 10 && csv.values[3 * csv.n_columns] == 2 &&
+             csv.values[4 * csv.n_columns] == 3 && csv.values[9 * csv.n_columns + 1] == 1 &&
+             csv.values[9 * csv.n_columns + 3] == 1.5,
+         "rows of two layers, each step once");
+  ts_csv_free(&csv);
+  ts_free(path);
+  ts_free(directory);
+}
+
 /* A run that goes on: later rows and a row without its end are cut off, files of other columns are not touched. */
 static void test_continue(void) {
   char *directory = make_run("again", 20), *path = ts_format("%s/metrics.csv", directory);
@@ -503,6 +530,7 @@ int main(void) {
   test_print_double();
   test_metrics();
   test_continue();
+  test_experts();
   test_fewer_columns(1);
   test_fewer_columns(3);
   test_other_columns();

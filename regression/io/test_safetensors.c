@@ -470,6 +470,30 @@ static int add(const char *path, const char *name, const char *like, double fact
   return 0;
 }
 
+/* `spoil FILE NAME`: the first value of a tensor (F32) becomes no number. */
+static int spoil(const char *path, const char *name) {
+  ts_error err = {0};
+  ts_safetensors *st;
+  TS_CHECK(ts_safetensors_open(path, &st, &err) == TS_OK && ts_safetensors_find(st, name) != NULL, "%s", path);
+  int n = ts_safetensors_count(st);
+  ts_safetensor *tensor = ts_calloc((size_t) n, sizeof *tensor);
+  float *values = NULL;
+  for (int i = 0; i < n; ++i) {
+    tensor[i] = *ts_safetensors_at(st, i);
+    if (strcmp(tensor[i].name, name) == 0) {
+      values = ts_malloc(tensor[i].bytes);
+      ts_safetensors_read_f32(&tensor[i], 0, tensor[i].count, values);
+      values[0] = NAN;
+      tensor[i].data = values;
+    }
+  }
+  TS_CHECK(ts_safetensors_write(path, tensor, n, &err) == TS_OK, "%s", err.text);
+  ts_free(values);
+  ts_free(tensor);
+  ts_safetensors_close(&st);
+  return 0;
+}
+
 /* `within DIRECTORY LIMIT`: no value of a float tensor is larger. */
 static int compare_with(const char *path, double limit) {
   ts_error err = {0};
@@ -491,6 +515,9 @@ static int compare_with(const char *path, double limit) {
 int main(int argc, char **argv) {
   if (argc == 4 && strcmp(argv[1], "within") == 0) {
     return compare_with(argv[2], atof(argv[3]));
+  }
+  if (argc == 4 && strcmp(argv[1], "spoil") == 0) {
+    return spoil(argv[2], argv[3]);
   }
   if (argc == 6 && strcmp(argv[1], "add") == 0) {
     return add(argv[2], argv[3], argv[4], atof(argv[5]));

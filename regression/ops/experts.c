@@ -190,6 +190,14 @@ static void combine_dots(run_case *c) {
 
 static const int64_t results[DISPATCHES] = {1, 9, 72, 64, 24, 130, 66, 8};
 
+/* Which of them are products: on the stand-in, which is slow, not that of 300 experts, nor that of 2400 rows. */
+#ifdef STAND_IN
+static const int multiplied[] = {0, 1, 2, 4, 6, 7};
+#else
+static const int multiplied[] = {0, 1, 2, 3, 4, 5, 6, 7};
+#endif
+enum { PRODUCTS = 2 * sizeof multiplied / sizeof *multiplied };
+
 static ts_shape of_experts(const struct dispatched *v, int64_t a, int64_t b, bool turned) {
   return turned ? TS_SHAPE(v->experts, b, a) : TS_SHAPE(v->experts, a, b);
 }
@@ -202,8 +210,8 @@ static void input_first(run_case *c, const struct dispatched *v) {
 }
 
 static void build_grouped(run_case *c, int variant, ts_dtype dtype) {
-  const struct dispatched *v = &expert_variants[variant / 2];
-  int64_t columns = results[variant / 2];
+  const struct dispatched *v = &expert_variants[multiplied[variant / 2]];
+  int64_t columns = results[multiplied[variant / 2]];
   c->attr.matmul.transpose_b = variant % 2 == 1;
   c->attr.matmul.dtype = dtype;
   ops_input(c, 0, dtype, TS_SHAPE(choices_of(v), v->columns), 1.0);
@@ -213,12 +221,12 @@ static void build_grouped(run_case *c, int variant, ts_dtype dtype) {
 }
 
 static void build_grouped_dw(run_case *c, int variant, ts_dtype dtype) {
-  const struct dispatched *v = &expert_variants[variant / 2];
+  const struct dispatched *v = &expert_variants[multiplied[variant / 2]];
   c->attr.matmul.dtype = variant % 2 == 0 ? TS_F32 : dtype;
-  ops_input(c, 0, dtype, TS_SHAPE(choices_of(v), results[variant / 2]), 1.0);
+  ops_input(c, 0, dtype, TS_SHAPE(choices_of(v), results[multiplied[variant / 2]]), 1.0);
   ops_input(c, 1, dtype, TS_SHAPE(choices_of(v), v->columns), 1.0);
   input_first(c, v);
-  ops_output(c, c->attr.matmul.dtype, of_experts(v, results[variant / 2], v->columns, false));
+  ops_output(c, c->attr.matmul.dtype, of_experts(v, results[multiplied[variant / 2]], v->columns, false));
 }
 
 static void grouped(run_case *c) {
@@ -260,7 +268,7 @@ const op_row ops_experts[] = {
     {TS_OP_TAKE_ROWS, DISPATCHES, build_take_rows, take_rows, 8},
     {TS_OP_COMBINE, DISPATCHES, build_combine, combine, 32},
     {TS_OP_COMBINE_DOTS, DISPATCHES, build_combine_dots, combine_dots, 1024},
-    {TS_OP_GROUPED, 2 * DISPATCHES, build_grouped, grouped, 1024},
-    {TS_OP_GROUPED_DW, 2 * DISPATCHES, build_grouped_dw, grouped_dw, 1024},
+    {TS_OP_GROUPED, PRODUCTS, build_grouped, grouped, 1024},
+    {TS_OP_GROUPED_DW, PRODUCTS, build_grouped_dw, grouped_dw, 1024},
     {.reference = NULL},
 };

@@ -114,8 +114,8 @@ static void build_case(run_case *c, int variant, ts_dtype g) {
 /* What a reference knows of an element: its values are changed.  Of a rule that makes a direction p is the parameter,
  * which stays, and g becomes the direction. */
 typedef struct element {
-  double *p, *first, *second;                     /* NULL: the rule has no such state */
-  double g, lr, group, decay, beta1, beta2, step; /* group: the factor of the parameter's */
+  double *p, *first, *second; /* NULL: the rule has no such state */
+  double g, lr, decay, beta1, beta2, step;
   const ts_optimizer_numbers *n;
 } element;
 
@@ -148,7 +148,7 @@ static void sgd_element(element *e) {
 
 /* DeepSeek's bias of a router: by a step of one size towards equal shares, whatever the schedule. */
 static void balance_element(element *e) {
-  *e->p += (double) e->n->rate * e->group * (double) ((e->g < 0) - (e->g > 0));
+  *e->p += (double) e->n->rate * (double) ((e->g < 0) - (e->g > 0));
 }
 
 static void momentum_element(element *e) {
@@ -187,7 +187,6 @@ static void update_element(run_case *c, int64_t i, const ts_range *range) {
                .second = n > 1 ? &ops_out(c, first + 1)[i] : NULL,
                .g = (direct ? other : *own) * ops_in(c, at + TS_UPDATE_SCALE)[0],
                .lr = ops_in(c, at + TS_UPDATE_LR)[0] * (double) range->lr_factor,
-               .group = (double) range->lr_factor,
                .decay = (double) range->weight_decay,
                .beta1 = ops_in(c, at + TS_UPDATE_BETAS)[0],
                .beta2 = ops_in(c, at + TS_UPDATE_BETAS)[1],

@@ -85,7 +85,16 @@ test_export() {
   train 1x1 bias dots1 --set run.steps=2 --set bf16.enabled=true
   run "$tessera" zero_to_fp32 bias bias.h5
   hdf5 "a router's bias" h5dump -d /model.layers.2.mlp.gate.e_score_correction_bias bias.h5
-  ok "is as it was, in bf16 too" grep -q '(0): 10, -10,' "$scratch/out"
+  ok "is as it was, in bf16 too" grep -q '(0): 30, -10,' "$scratch/out"
+  train 2x1 moved dots1 --set run.steps=4 --set bf16.enabled=true --set expert_parallel.load_balance_coeff=0.01 \
+    --set zero_optimization.stage=3 --set zero_optimization.stage3_gather_16bit_weights_on_model_save=true
+  run "$tessera" zero_to_fp32 moved moved.h5 --dtype bf16 --exclude-frozen-parameters
+  hdf5 "and is written in fp32 beside bf16" h5dump -d /model.layers.2.mlp.gate.e_score_correction_bias moved.h5
+  ok "with all its steps" grep -q '(0): 29.96, -9.96,' "$scratch/out"
+  train 1x1 reread dots1 --set model.from=moved/hf --set run.steps=1 --set optimizer.params.lr=0
+  run "$tessera" zero_to_fp32 reread reread.h5
+  hdf5 "the same where a run leaves a model" h5dump -d /model.layers.2.mlp.gate.e_score_correction_bias reread.h5
+  ok "with all its steps, too" grep -q '(0): 29.96, -9.96,' "$scratch/out"
 }
 
 # begin RANKS DIRECTORY [WORD]...: a step that changes nothing, of a model of this size, with the weights of dense.
@@ -134,6 +143,16 @@ test_upcycling() {
 }
 
 test_said() {
+  run "$tessera" plan "$golden/llama.cfg" --set "model.from=$golden/llama" --set moe.z_loss_coef=0.1
+  ok "a loss of experts without any" said 2 'moe.z_loss_coef: a llama has no experts'
+  train 1x1 none mixtral --set expert_parallel.score_func=sigmoid
+  ok "another router than the family's" said 2 'score_func: "sigmoid": a mixtral has "softmax"'
+  train 1x1 none mixtral --set expert_parallel.has_shared_experts=true
+  ok "an expert of all tokens, where there is none" said 2 'has_shared_experts: true: a mixtral has no expert of all'
+  cp -r "$golden/mixtral" broken
+  "$build/regression/io/test_safetensors" spoil broken/model.safetensors model.layers.1.block_sparse_moe.experts.3.w1.weight
+  train 1x1 nan mixtral --set model.from=broken --set run.steps=1
+  ok "an expert that is not finite" said 1 'broken: 1 of 3780 values of all experts. model.layers.1.block_sparse_moe.experts.w1.weight are not'
   run "$tessera" plan "$golden/mixtral.cfg" --ranks 4 --layout --set "model.from=$golden/mixtral" \
     --set expert_parallel.autoep_size=2 --set train_micro_batch_size_per_gpu=1
   ok "the plan says who has which experts" printed 'experts.w1.weight .* along ep, dim 0: 0-2 3-4'
@@ -172,13 +191,25 @@ test_balance() {
   ok "they go on on ep 2" "$tessera" compare again.f follow4 --tolerance $other_grid
   ok "rows of before, and those of now" same_loads again.f follow4
   train 1x1 long dots1 --set run.steps=101 --set data.sequence_length=8
-  ok "an expert without a token is told of" grep -q 'step 100: expert 1 of layer 1 has got no token for 100 steps' \
+  ok "an expert without a token is told of" grep -q 'step 100: .* experts* got no token for 100 steps, expert 1 of layer 1 the first' \
     "$scratch/err"
   run "$tessera" status long
   ok "and status names it" printed 'dead    expert 1 of layer 1'
 }
 
+# Every token has the same expert: one rank of two has all rows, the other none, and each all the room for them.
+test_worst() {
+  cp -r "$golden/dots1" all
+  sed -i.old 's/"num_experts_per_tok": 3/"num_experts_per_tok": 1/; s/"norm_topk_prob": true/"norm_topk_prob": false/' all/config.json
+  train 1x1 worst dots1 --set model.from=all
+  ok "all tokens to one expert" grep -q '^8,1,76,8,0,7,' worst/moe.csv
+  train 2x2 worst2 dots1 --set model.from=all --set debug.memcheck=true --set debug.check_finite=true
+  ok "the memory checker has nothing to say" gave 0
+  ok "the same losses" "$tessera" compare worst2 worst --tolerance $other_grid
+}
+
 test_resume
+test_worst
 test_optimizers
 test_balance
 test_export

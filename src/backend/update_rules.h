@@ -66,7 +66,7 @@ TS_RULE_FUNCTION ts_update_constants ts_update_constants_of(ts_optimizer rule, c
     k.straight = n->nesterov ? 1.0f : 0.0f;
   }
   if (rule == TS_OPTIMIZER_BALANCE) {
-    k.rate = (float) ((double) n->rate * (double) lr_factor);
+    k.rate = n->rate;
     k.shrink = 0.0f;
     k.decay = 0.0f;
   }

@@ -340,73 +340,6 @@ static void check_layers(ts_reader *reader) {
   }
 }
 
-/* A model with experts, said to be of a family without: its weights would have no place. */
-static void check_no_experts(ts_reader *reader) {
-  const char *path = "model.num_experts";
-  const ts_setting *setting = ts_reader_find(reader, path);
-  if (setting != NULL && setting->value.integer > 0) {
-    ts_reader_report(reader, TS_CHECK_EXPERTS, path, "%lld: a %s has no experts", (long long) setting->value.integer,
-                     reader->deck->model.model_type);
-  }
-}
-
-static void check_expert_groups(ts_reader *reader) {
-  const ts_deck_model *m = &reader->deck->model;
-  int64_t of_groups = m->num_experts / m->n_group * m->topk_group;
-  if (m->num_experts % m->n_group != 0 || m->topk_group > m->n_group) {
-    ts_reader_report(
-        reader, TS_CHECK_EXPERTS, m->topk_group > m->n_group ? "model.topk_group" : "model.n_group",
-        "topk_group %lld of n_group %lld groups of %lld experts; accepted: groups that divide them, and no "
-        "more than there are",
-        (long long) m->topk_group, (long long) m->n_group, (long long) m->num_experts);
-  } else if (m->num_experts_per_tok > of_groups) {
-    ts_reader_report(reader, TS_CHECK_EXPERTS, "model.topk_group", "%lld groups have %lld experts for %lld of a token",
-                     (long long) m->topk_group, (long long) of_groups, (long long) m->num_experts_per_tok);
-  }
-}
-
-/* No rank is without experts. */
-static void check_expert_ranks(ts_reader *reader, int64_t experts) {
-  int64_t ranks = reader->deck->expert_parallel.autoep_size;
-  if (ranks > 1 && ranks > experts) {
-    ts_reader_report(reader, TS_CHECK_EXPERTS, "expert_parallel.autoep_size",
-                     "%lld ranks for the %lld experts of a layer; accepted: no more than these, or 1",
-                     (long long) ranks, (long long) experts);
-  }
-}
-
-/* A bias is written to a file that has one. */
-static void check_router_bias(ts_reader *reader, const ts_family *family) {
-  double coeff = reader->deck->expert_parallel.load_balance_coeff;
-  if (coeff > 0 && (family == NULL || family->router_bias == NULL)) {
-    ts_reader_report(
-        reader, TS_CHECK_EXPERTS, "expert_parallel.load_balance_coeff",
-        "%g: routers of a %s have no bias that could follow the balance; dots1's have, others balance by a "
-        "loss (model.output_router_logits)",
-        coeff, reader->deck->model.model_type);
-  }
-}
-
-static void check_experts(ts_reader *reader) {
-  const ts_deck_model *m = &reader->deck->model;
-  const ts_family *family = ts_family_find(m->model_type);
-  check_router_bias(reader, family);
-  check_expert_ranks(reader, family != NULL && family->router != NULL ? m->num_experts : 0);
-  if (family == NULL) {
-    return;
-  }
-  if (family->router == NULL) {
-    check_no_experts(reader);
-  } else if (m->num_experts == 0) {
-    ts_reader_report(reader, TS_CHECK_EXPERTS, "model.num_experts", "0: a %s has some", m->model_type);
-  } else if (m->num_experts_per_tok > m->num_experts) {
-    ts_reader_report(reader, TS_CHECK_EXPERTS, "model.num_experts_per_tok", "%lld of %lld experts",
-                     (long long) m->num_experts_per_tok, (long long) m->num_experts);
-  } else {
-    check_expert_groups(reader);
-  }
-}
-
 /* A config.json has its class's defaults, whatever its vocabulary: transformers warns, and so does this. */
 static void check_token_ids(ts_reader *reader) {
   ts_deck_model *m = &reader->deck->model;
@@ -512,8 +445,9 @@ static void note_leaf_modules(ts_reader *reader) {
 
 void ts_reader_check_deck(ts_reader *reader) {
   static void (*const model_checks[])(ts_reader *) = {
-      check_family, check_heads,   check_kv_heads, check_rotary,    check_sequence,
-      check_layers, check_experts, check_rope,     check_token_ids, check_size,
+      check_family,    check_heads,  check_kv_heads,          check_rotary,
+      check_sequence,  check_layers, ts_reader_check_experts, check_rope,
+      check_token_ids, check_size,
   };
   static void (*const checks[])(ts_reader *) = {
       check_required_by,

@@ -44,8 +44,12 @@ static void resolve_model(ts_reader *reader) {
 }
 
 static void resolve_experts(ts_reader *reader) {
+  int64_t *ranks = &reader->deck->expert_parallel.autoep_size;
   if (!reader->deck->expert_parallel.enabled) {
-    reader->deck->expert_parallel.autoep_size = 1;
+    if (*ranks > 1) {
+      ts_reader_note(reader, "expert_parallel.autoep_size: no effect: expert_parallel.enabled is false");
+    }
+    *ranks = 1;
   }
 }
 

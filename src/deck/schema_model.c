@@ -125,7 +125,7 @@ static const ts_key rows[] = {
                   "Width of the expert of all tokens; 0: there is none."),
     MODEL_INTEGER(n_shared_experts, "0", 0, FAMILY | NULLS, "The same, in widths of an expert."),
     MODEL_FLAG(norm_topk_prob, "The weights of a token's experts are divided by their sum."),
-    MODEL_NUMBER(routed_scaling_factor, "1.0", 1e6, FAMILY, "The weights are multiplied by this."),
+    MODEL_NUMBER(routed_scaling_factor, "1.0", 1e6, OPEN_MIN | FAMILY, "The weights are multiplied by this."),
     INTEGER(model.n_group, "1", 1, TS_DECK_MOST_CHOSEN, FAMILY, "Groups of experts, of neighbours."),
     INTEGER(model.topk_group, "1", 1, TS_DECK_MOST_CHOSEN, FAMILY, "Groups that a token's experts are of."),
     MODEL_INTEGER(decoder_sparse_step, "1", 1, FAMILY, "Every so many layers one has experts."),

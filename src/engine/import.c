@@ -98,12 +98,16 @@ static void say_nonfinite(const ts_engine *e, const ts_safetensors *st, const ui
     first = first < 0 && count[i] > 0 ? i : first;
     others += count[i] > 0;
   }
-  const ts_safetensor *t = first >= 0 ? ts_import_find(e, st, layout->parameter[first].name) : NULL;
-  if (t != NULL) { /* a rank whose files lack it says so instead */
+  const ts_parameter *p = first >= 0 ? &layout->parameter[first] : NULL;
+  const ts_safetensor *t = p != NULL ? ts_import_find(e, st, p->name) : NULL;
+  bool stack =
+      p != NULL && t == NULL && ts_stack_is(p->name, p->shape.n); /* of tensors of each expert, or of several */
+  if (t != NULL || stack) {                                       /* a rank whose files lack it says so instead */
     char *more =
         others > 0 ? ts_format(", and values of %d more tensor%s too", others, others > 1 ? "s" : "") : ts_strdup("");
-    ts_log(TS_LOG_WARNING, "%s: %llu of %lld values of %s are not finite (NaN or infinite)%s: no loss will be either",
-           t->file, (unsigned long long) count[first], (long long) t->count, t->name, more);
+    ts_log(TS_LOG_WARNING, "%s: %llu of %lld values of %s%s are not finite (NaN or infinite)%s: no loss will be either",
+           stack ? e->deck->model.from : t->file, (unsigned long long) count[first],
+           (long long) ts_shape_count(&p->shape), stack ? "all experts' " : "", stack ? p->name : t->name, more);
     ts_free(more);
   }
 }

@@ -250,11 +250,11 @@ static ts_status add_piece(loader *l, const ts_parameter *p, const ts_saved_leaf
   int64_t mine = ts_part_begin(part), end = ts_part_end(part);
   int64_t from = p->offset > mine ? p->offset : mine, to = p->offset + p->count < end ? p->offset + p->count : end;
   ts_origin origin = saved_as(l->engine, l->checkpoint, l->what, p);
-  const ts_saved_parameter *saved = &l->checkpoint->parameter[origin.saved];
-  int index;
   if (from >= to || origin.saved < 0) {
     return TS_OK;
   }
+  const ts_saved_parameter *saved = &l->checkpoint->parameter[origin.saved];
+  int index;
   if (find_saved_state(l, saved, leaf, &index, err) == NULL) {
     return TS_BAD_INPUT;
   }

@@ -6,6 +6,7 @@
 #include "engine/beside.h"
 #include "engine/checkpoints.h"
 #include "engine/engine.h"
+#include "family/family.h"
 #include "io/safetensors.h"
 #include "pass/saved.h"
 
@@ -25,8 +26,22 @@ export;
 
 /* ---- values ---- */
 
-static bool is_exported(const export *x, const ts_part *part) {
-  return part->trainable || !x->exclude_frozen;
+static bool is_exported(const export *x, const ts_parameter *p) {
+  const ts_part *part = &ts_engine_layout(x->engine)->part[p->part];
+  return part->trainable || !x->exclude_frozen || ts_family_is_router_bias(p->name);
+}
+
+static bool is_any_exported(const export *x, const ts_part *part) {
+  bool any = false;
+  for (int i = part->first; i < part->first + part->n_parameters; ++i) {
+    any = any || is_exported(x, &ts_engine_layout(x->engine)->parameter[i]);
+  }
+  return any;
+}
+
+/* What a part is written in: that of which there is only fp32 stays so. */
+static ts_dtype dtype_of_part(const export *x, const ts_part *part) {
+  return ts_family_is_router_bias(ts_engine_layout(x->engine)->parameter[part->first].name) ? TS_F32 : x->dtype;
 }
 
 /* What a part computes with; where it has no copy in the working type, its masters. */
@@ -54,20 +69,21 @@ static void *gather_whole(const export *x, int index) {
     ts_comm *comm = ts_world_comm(x->engine->world, &x->engine->mesh, part->axes);
     comm->ops->all_gather(comm, &transfer, 1, leaf.dtype);
   }
-  if (leaf.dtype != x->dtype) {
-    char *converted = ts_malloc((size_t) part->count * ts_dtype_size(x->dtype));
-    ts_convert(converted, x->dtype, whole, leaf.dtype, (size_t) part->count);
+  ts_dtype dtype = dtype_of_part(x, part);
+  if (leaf.dtype != dtype) {
+    char *converted = ts_malloc((size_t) part->count * ts_dtype_size(dtype));
+    ts_convert(converted, dtype, whole, leaf.dtype, (size_t) part->count);
     ts_free(whole);
     whole = converted;
   }
   return whole;
 }
 
-static void write_tensor(export *x, int index, const char *held) {
+static void write_tensor(export *x, int index, ts_dtype dtype, const char *held) {
   const ts_parameter *p = &ts_engine_layout(x->engine)->parameter[index];
-  size_t bytes = (size_t) ts_shape_count(&p->shape) * ts_dtype_size(x->dtype);
+  size_t bytes = (size_t) ts_shape_count(&p->shape) * ts_dtype_size(dtype);
   void *value = ts_malloc(bytes);
-  ts_engine_put_together(x->engine, index, x->dtype, held, value);
+  ts_engine_put_together(x->engine, index, dtype, held, value);
   if (x->writer != NULL && x->status == TS_OK) {
     x->status = ts_safetensors_add(x->writer, value, bytes, &x->why);
   }
@@ -79,13 +95,17 @@ static void write_parts(export *x) {
   const ts_layout *layout = ts_engine_layout(x->engine);
   for (int i = 0; i < layout->n_parts; ++i) {
     const ts_part *part = &layout->part[i];
-    if (!is_exported(x, part) || part->n_parameters == 0) {
+    if (!is_any_exported(x, part)) {
       continue;
     }
-    char *whole = part->here ? gather_whole(x, i) : ts_malloc((size_t) part->count * ts_dtype_size(x->dtype));
-    ts_engine_tell_stages(x->engine, part, whole, (size_t) part->count * ts_dtype_size(x->dtype));
+    ts_dtype dtype = dtype_of_part(x, part);
+    size_t size = ts_dtype_size(dtype), bytes = (size_t) part->count * size;
+    char *whole = part->here ? gather_whole(x, i) : ts_malloc(bytes);
+    ts_engine_tell_stages(x->engine, part, whole, bytes);
     for (int k = part->first; k < part->first + part->n_parameters; ++k) {
-      write_tensor(x, k, whole + (size_t) layout->parameter[k].offset * ts_dtype_size(x->dtype));
+      if (is_exported(x, &layout->parameter[k])) {
+        write_tensor(x, k, dtype, whole + (size_t) layout->parameter[k].offset * size);
+      }
     }
     ts_free(whole);
   }
@@ -99,11 +119,13 @@ static ts_status begin_model_file(export *x, const char *path, ts_error *err) {
   ts_safetensor *tensor = ts_calloc((size_t) layout->n_parameters, sizeof *tensor);
   for (int i = 0; i < layout->n_parts; ++i) {
     const ts_part *part = &layout->part[i];
-    for (int k = part->first; is_exported(x, part) && k < part->first + part->n_parameters; ++k) {
+    for (int k = part->first; k < part->first + part->n_parameters; ++k) {
       const ts_parameter *p = &layout->parameter[k];
-      ts_safetensor *t = &tensor[x->n_tensors++];
-      *t = (ts_safetensor){.name = p->name, .dtype = x->dtype, .n_dims = p->shape.n};
-      memcpy(t->shape, p->shape.d, (size_t) p->shape.n * sizeof *t->shape);
+      if (is_exported(x, p)) {
+        ts_safetensor *t = &tensor[x->n_tensors++];
+        *t = (ts_safetensor){.name = p->name, .dtype = dtype_of_part(x, part), .n_dims = p->shape.n};
+        memcpy(t->shape, p->shape.d, (size_t) p->shape.n * sizeof *t->shape);
+      }
     }
   }
   ts_status status = x->n_tensors > 0

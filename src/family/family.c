@@ -64,3 +64,11 @@ char *ts_family_class(const ts_family *f, const char *unit) {
   }
   return ts_strdup(strcmp(unit, f->head) == 0 ? "Linear" : "Embedding");
 }
+
+bool ts_family_is_router_bias(const char *name) {
+  bool is = false;
+  for (const ts_family *const *f = ts_families; *f != NULL; ++f) {
+    is = is || ((*f)->router_bias != NULL && ts_ends_in(name, (*f)->router_bias));
+  }
+  return is;
+}

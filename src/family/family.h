@@ -126,6 +126,10 @@ extern const ts_family *const ts_families[];
 /** The row of a model_type, whatever its case, or NULL. Not collective. */
 const ts_family *ts_family_find(const char *model_type);
 
+/** Is \a name that of the bias which some family's routers have for the choice alone?  It is no parameter of the loss:
+ * kept and written in fp32 whatever the model's type is, and frozen by nobody. Not collective. */
+bool ts_family_is_router_bias(const char *name);
+
 /** What Hugging Face calls the class of a unit: "LlamaDecoderLayer", "GPT2Block", "Embedding", "LlamaRMSNorm",
  * "Linear". Not collective.
  * \return owned by the caller (ts_free). */

@@ -120,3 +120,14 @@ double ts_flops_none(const ts_graph *graph, const ts_node *node) {
   (void) node;
   return 0;
 }
+
+const char *ts_extent_wrong(const int32_t *first, int64_t n, int64_t rows) {
+  bool ascend = true;
+  for (int64_t i = 0; i < n; ++i) {
+    ascend = ascend && first[i] <= first[i + 1];
+  }
+  return first[0] != 0     ? "the first range of rows does not begin at 0"
+         : !ascend         ? "a range of rows ends before it begins"
+         : first[n] > rows ? "there are more rows than there is room for"
+                           : NULL;
+}

@@ -86,6 +86,10 @@ static inline int ts_node_extent(const ts_node *node) {
   }
 }
 
+/** What is wrong with where \a n ranges of rows begin and the last one ends, [n + 1], where there is room for \a rows.
+ * \return NULL: nothing. Not collective. */
+const char *ts_extent_wrong(const int32_t *first, int64_t n, int64_t rows);
+
 /** Query heads of a key head in the whole, of an attention's attributes. Not collective. */
 static inline int ts_attention_group(const ts_attr *attr) {
   int heads = attr->attention.heads / attr->attention.kv_heads;

@@ -205,6 +205,10 @@ static void print_summary_json(const summary *m, ts_text *to) {
   ts_text_add(to, ", ");
   add_json_string(to, "job", strcmp(j->job, "-") != 0 ? j->job : NULL);
   ts_text_add(to, ", \"dead_experts\": %lld", m->dead != NULL ? (long long) m->dead->dead_experts : 0);
+  if (m->dead != NULL) {
+    ts_text_add(to, ", \"dead_layer\": %lld, \"dead_expert\": %lld", (long long) m->dead->dead_layer,
+                (long long) m->dead->dead_expert);
+  }
   ts_text_add(to,
               ", \"restart\": %lld, \"ranks\": %lld, \"step\": %lld, \"steps\": %lld, \"step_seconds\": %.6g, "
               "\"tokens_per_second\": %.6g, \"skipped\": %lld, \"loss_scale\": %.9g, \"oldest_heartbeat\": %.3f, ",

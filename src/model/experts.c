@@ -80,7 +80,7 @@ static routed dispatch(ts_model_builder *b, const char *part, ts_tid logits, ts_
 
 static ts_tid combine_tokens(ts_model_builder *b, const char *part, ts_tid y, const routed *to) {
   const ts_tid in[] = {y, to->order, to->place, to->first, to->weight};
-  return add_node(b, TS_OP_COMBINE, part, "combine_tokens", 5, in, (ts_attr){0});
+  return add_node(b, TS_OP_COMBINE, part, "combine", 5, in, (ts_attr){0});
 }
 
 /* ---- those that are chosen ---- */
@@ -150,7 +150,7 @@ static ts_tid add_shared(ts_model_builder *b, ts_tid x, ts_tid y) {
   }
   ts_tid shared = ts_model_mlp(b, f->shared_expert, x, inner);
   shared = f->shared_expert_gate != NULL ? scale_shared(b, x, shared) : shared;
-  return ts_model_add(b, ts_model_inside(f->shared_expert, "add_node").text, y, shared);
+  return ts_model_add(b, ts_model_inside(f->shared_expert, "add").text, y, shared);
 }
 
 ts_tid ts_model_experts(ts_model_builder *b, ts_tid x) {

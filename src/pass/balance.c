@@ -27,10 +27,9 @@ static ts_tid add_up(adder *a, const ts_node *loss, const char *suffix, ts_tid l
 
 /* Ranks along tp have loads of their own tokens or all the same; along sp a sample's tokens are dealt. */
 static unsigned axes_of_balance(const ts_pass_context *context) {
-  const char *over = context->deck->moe.balance_over;
-  unsigned sequence = TS_AXES(TS_AXIS_SP), tokens = context->shards != NULL && context->shards->loads_by_rows;
-  unsigned tp = tokens != 0 ? TS_AXES(TS_AXIS_TP) : 0;
-  return strcmp(over, "global") == 0 ? TS_AXES_DENSE | tp : strcmp(over, "sequence") == 0 ? sequence | tp : tp;
+  bool all = strcmp(context->deck->moe.balance_over, "global") == 0;
+  bool by_rows = context->shards != NULL && context->shards->loads_by_rows;
+  return (all ? TS_AXES_DENSE : TS_AXES(TS_AXIS_SP)) | (by_rows ? TS_AXES(TS_AXIS_TP) : 0);
 }
 
 static void write_loss(adder *a, ts_nid n, const ts_pass_context *context) {

@@ -1,5 +1,6 @@
 /* Walking a program on the host: kernels return when they are done, collectives run on a stream of calls. */
 #include "base/log.h"
+#include "graph/op.h"
 #include "run/bound.h"
 
 /* Runs on the stream. */
@@ -13,8 +14,20 @@ static void run_collective(void *argument) {
   ts_bound_observe(b, true, start);
 }
 
+/* What is only known now is looked at before a kernel trusts it. */
+static void trust_rows(const ts_bound_node *b) {
+  int at = ts_node_extent(b->call.node);
+  if (at >= 0) {
+    const ts_tensor *tensor = b->call.graph->tensor;
+    int64_t n = tensor[b->call.node->in[at]].shape.d[0] - 1, rows = tensor[b->call.node->out[0]].shape.d[0];
+    const char *wrong = ts_extent_wrong(b->call.in[at], n, rows);
+    TS_CHECK(wrong == NULL, "%s: %s", b->call.node->name, wrong);
+  }
+}
+
 static void run_kernel(ts_executor *e, ts_bound_node *b) {
   double start = e->options.observer != NULL ? ts_seconds() : 0;
+  trust_rows(b);
   b->kernel->run(&b->call);
   ts_bound_observe(b, false, start);
   if (e->options.check_finite) {

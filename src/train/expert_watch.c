@@ -7,20 +7,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-void ts_expert_watch_begin(ts_expert_watch *watch, const ts_layout *layout, int64_t step) {
+void ts_expert_watch_begin(ts_expert_watch *watch, const ts_layout *layout) {
   int64_t n = 0;
   for (int i = 0; i < layout->n_loads; ++i) {
     n += layout->loads[i].experts;
   }
-  watch->last = ts_calloc((size_t) n + 1, sizeof *watch->last);
-  for (int64_t i = 0; i < n; ++i) {
-    watch->last[i] = step;
-  }
+  watch->idle = ts_calloc((size_t) n + 1, sizeof *watch->idle);
 }
 
 void ts_expert_watch_end(ts_expert_watch *watch) {
-  ts_free(watch->last);
-  watch->last = NULL;
+  ts_free(watch->idle);
+  watch->idle = NULL;
 }
 
 /* The number in a name: 3 of "model.layers.3.mlp.gate.loads". */
@@ -74,31 +71,31 @@ static ts_experts_row row_of_layer(const ts_layer_loads *layer, const double *su
                           .z = tokens > 0 ? sum[2 * n] / tokens : 0};
 }
 
-/* An expert that gets a token lives. */
-static void look_for_dead(const ts_layer_loads *layer, const double *sum, int64_t *last, int64_t step,
-                          ts_dead_experts *dead) {
+/* An expert that gets a token lives; a step without tokens says nothing. */
+static void look_for_dead(const ts_layer_loads *layer, const double *sum, int64_t *idle, ts_dead_experts *dead) {
+  bool any = sum[2 * layer->experts + 1] > 0;
   for (int e = 0; e < layer->experts; ++e) {
-    last[e] = sum[e] > 0 ? step : last[e];
-    if (step - last[e] >= TS_DEAD_STEPS && dead->n++ == 0) {
+    idle[e] = sum[e] > 0 ? 0 : idle[e] + any;
+    if (idle[e] >= TS_DEAD_STEPS && dead->n++ == 0) {
       dead->layer = layer_of(layer->name);
       dead->expert = e;
-      dead->steps = step - last[e];
     }
+    dead->more = dead->more || (any && idle[e] == TS_DEAD_STEPS);
   }
 }
 
 ts_dead_experts ts_expert_watch_step(ts_expert_watch *watch, const ts_layout *layout, const float *loads,
                                      int64_t micro_batches, int64_t step, ts_metrics *metrics) {
   ts_dead_experts dead = {0};
-  int64_t *last = watch->last;
+  int64_t *idle = watch->idle;
   for (const ts_layer_loads *layer = layout->loads; layer < layout->loads + layout->n_loads; ++layer) {
     double *sum = sum_of_groups(layer, loads);
     ts_experts_row row = row_of_layer(layer, sum);
     row.step = step;
     row.largest_bias = largest_bias(layer, loads, micro_batches);
     ts_metrics_experts(metrics, &row);
-    look_for_dead(layer, sum, last, step, &dead);
-    last += layer->experts;
+    look_for_dead(layer, sum, idle, &dead);
+    idle += layer->experts;
     ts_free(sum);
   }
   return dead;

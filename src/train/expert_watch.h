@@ -14,15 +14,17 @@
 /** Experts without a token for so long; the first of them by name. */
 typedef struct ts_dead_experts {
   int64_t n;
-  int64_t layer, expert, steps; /**< 0 where there is none; steps without a token. */
+  int64_t layer, expert; /**< 0 where there is none. */
+  bool more;             /**< Some of them are since this step. */
 } ts_dead_experts;
 
 typedef struct ts_expert_watch {
-  int64_t *last; /**< Owned: of each expert of all layers, the last step in which it got a token. */
+  int64_t *idle; /**< Owned: of each expert of all layers, steps since it got a token; those without any token not. */
 } ts_expert_watch;
 
-/** Begin behind \a step steps, as if all experts had just got one; end with ts_expert_watch_end. Not collective. */
-void ts_expert_watch_begin(ts_expert_watch *watch, const ts_layout *layout, int64_t step);
+/** Begin as if all experts had just got one, when a run begins and when it goes on; end with ts_expert_watch_end.
+ * Not collective. */
+void ts_expert_watch_begin(ts_expert_watch *watch, const ts_layout *layout);
 
 /** Write the rows of \a step, and look for the dead.
  * \param [in] loads          Of the engine (ts_engine_loads).

@@ -2,6 +2,7 @@
 #include "base/heartbeat.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "family/family.h"
 #include "io/plot.h"
 #include "train/stop.h"
 #include "train/training.h"
@@ -98,7 +99,7 @@ static void write_metrics(ts_training *r, const ts_step_result *result, double s
   ts_metrics_step(r->metrics, &row);
 }
 
-/* A row a layer, where there are experts; the dead are said once. */
+/* A row a layer, where there are experts; who died is said once. */
 static void report_experts(ts_training *r) {
   const ts_layout *layout = ts_engine_layout(r->engine);
   if (layout->n_loads == 0) {
@@ -107,12 +108,16 @@ static void report_experts(ts_training *r) {
   ts_dead_experts dead = ts_expert_watch_step(&r->experts, layout, ts_engine_loads(r->engine),
                                               r->deck->gradient_accumulation_steps, r->at.step, r->metrics);
   ts_watch_experts(r->watch, &dead);
-  if (dead.n > 0 && dead.steps == TS_DEAD_STEPS) {
+  if (dead.more) {
+    const ts_family *family = ts_family_find(r->deck->model.model_type);
+    bool biased = family != NULL && family->router_bias != NULL;
     ts_log(TS_LOG_WARNING,
-           "step %lld: expert %lld of layer %lld has got no token for %lld steps (moe.csv: idle); "
-           "model.output_router_logits with a larger router_aux_loss_coef, or expert_parallel.load_balance_coeff where "
-           "routers have a bias, bring it back",
-           (long long) r->at.step, (long long) dead.expert, (long long) dead.layer, (long long) dead.steps);
+           "step %lld: %lld expert%s got no token for %d steps, expert %lld of layer %lld the first of them (moe.csv: "
+           "idle); %s",
+           (long long) r->at.step, (long long) dead.n, dead.n > 1 ? "s" : "", TS_DEAD_STEPS, (long long) dead.expert,
+           (long long) dead.layer,
+           biased ? "expert_parallel.load_balance_coeff lets biases follow the balance"
+                  : "model.output_router_logits with a larger router_aux_loss_coef spreads the tokens");
   }
 }
 

@@ -162,7 +162,7 @@ static ts_status open_run_directory(ts_training *r, ts_error *err) {
     bool experts = ts_engine_layout(r->engine)->n_loads > 0;
     status = r->resume.same_run ? ts_metrics_continue(directory, experts, r->at.step, &r->metrics, err)
                                 : ts_metrics_open(directory, experts, &r->metrics, err);
-    ts_expert_watch_begin(&r->experts, ts_engine_layout(r->engine), r->at.step);
+    ts_expert_watch_begin(&r->experts, ts_engine_layout(r->engine));
   }
   return status == TS_OK ? open_digests(r, err) : status;
 }

@@ -1,0 +1,130 @@
+/* What a deck says of experts: enough of them for every token, and nothing where the family has none. */
+#include "deck/reader.h"
+
+#include "base/memory.h"
+#include "family/family.h"
+
+#include <string.h>
+
+/* A model with experts, said to be of a family without: its weights would have no place. */
+static void check_no_experts(ts_reader *reader) {
+  const char *path = "model.num_experts";
+  const ts_setting *setting = ts_reader_find(reader, path);
+  if (setting != NULL && setting->value.integer > 0) {
+    ts_reader_report(reader, TS_CHECK_EXPERTS, path, "%lld: a %s has no experts", (long long) setting->value.integer,
+                     reader->deck->model.model_type);
+  }
+}
+
+static void check_expert_groups(ts_reader *reader) {
+  const ts_deck_model *m = &reader->deck->model;
+  int64_t of_groups = m->num_experts / m->n_group * m->topk_group;
+  if (m->num_experts % m->n_group != 0 || m->topk_group > m->n_group) {
+    ts_reader_report(
+        reader, TS_CHECK_EXPERTS, m->topk_group > m->n_group ? "model.topk_group" : "model.n_group",
+        "topk_group %lld of n_group %lld groups of %lld experts; accepted: groups that divide them, and no "
+        "more than there are",
+        (long long) m->topk_group, (long long) m->n_group, (long long) m->num_experts);
+  } else if (m->num_experts_per_tok > of_groups) {
+    ts_reader_report(reader, TS_CHECK_EXPERTS, "model.topk_group", "%lld groups have %lld experts for %lld of a token",
+                     (long long) m->topk_group, (long long) of_groups, (long long) m->num_experts_per_tok);
+  }
+}
+
+/* No rank is without experts. */
+static void check_expert_ranks(ts_reader *reader, int64_t experts) {
+  int64_t ranks = reader->deck->expert_parallel.autoep_size;
+  if (ranks > 1 && ranks > experts) {
+    ts_reader_report(reader, TS_CHECK_EXPERTS, "expert_parallel.autoep_size",
+                     "%lld ranks for the %lld experts of a layer; accepted: no more than these, or 1",
+                     (long long) ranks, (long long) experts);
+  }
+}
+
+/* What is said of experts where there are none. */
+static void check_idle_experts(ts_reader *reader) {
+  static const char *const paths[] = {"moe.z_loss_coef", "moe.balance_over", "moe.router_dtype"};
+  const ts_deck *deck = reader->deck;
+  const bool said[] = {deck->moe.z_loss_coef != 0, strcmp(deck->moe.balance_over, "global") != 0,
+                       strcmp(deck->moe.router_dtype, "fp32") != 0};
+  for (int i = 0; i < 3; ++i) {
+    if (said[i]) {
+      ts_reader_report(reader, TS_CHECK_EXPERTS, paths[i], "a %s has no experts", deck->model.model_type);
+    }
+  }
+}
+
+/* What DeepSpeed has to be told of a router, and the family knows. */
+static void check_router(ts_reader *reader, const ts_family *family) {
+  const char *score = "expert_parallel.score_func", *shared = "expert_parallel.has_shared_experts";
+  const char *own = family->router_sigmoid ? "sigmoid" : "softmax";
+  const ts_setting *setting = ts_reader_find(reader, score);
+  if (setting != NULL && setting->value.kind == TS_VALUE_STRING && strcmp(setting->value.string, own) != 0) {
+    ts_reader_report(reader, TS_CHECK_EXPERTS, score, "\"%s\": a %s has \"%s\"", setting->value.string,
+                     family->model_type, own);
+  }
+  setting = ts_reader_find(reader, shared);
+  if (setting != NULL && setting->value.kind == TS_VALUE_BOOL && setting->value.truth &&
+      family->shared_expert == NULL) {
+    ts_reader_report(reader, TS_CHECK_EXPERTS, shared, "true: a %s has no expert of all tokens", family->model_type);
+  }
+}
+
+/* A bias is written to a file that has one. */
+static void check_router_bias(ts_reader *reader, const ts_family *family) {
+  double coeff = reader->deck->expert_parallel.load_balance_coeff;
+  if (coeff > 0 && (family == NULL || family->router_bias == NULL)) {
+    ts_reader_report(
+        reader, TS_CHECK_EXPERTS, "expert_parallel.load_balance_coeff",
+        "%g: routers of a %s have no bias that could follow the balance; dots1's have, others balance by a "
+        "loss (model.output_router_logits)",
+        coeff, reader->deck->model.model_type);
+  }
+}
+
+static void check_counts(ts_reader *reader) {
+  const ts_deck_model *m = &reader->deck->model;
+  const ts_family *family = ts_family_find(m->model_type);
+  check_router_bias(reader, family);
+  check_expert_ranks(reader, family != NULL && family->router != NULL ? m->num_experts : 0);
+  if (family == NULL) {
+    return;
+  }
+  if (family->router == NULL) {
+    check_no_experts(reader);
+    check_idle_experts(reader);
+  } else if (m->num_experts == 0) {
+    ts_reader_report(reader, TS_CHECK_EXPERTS, "model.num_experts", "0: a %s has some", m->model_type);
+  } else if (m->num_experts_per_tok > m->num_experts) {
+    ts_reader_report(reader, TS_CHECK_EXPERTS, "model.num_experts_per_tok", "%lld of %lld experts",
+                     (long long) m->num_experts_per_tok, (long long) m->num_experts);
+  } else {
+    check_router(reader, family);
+    check_expert_groups(reader);
+  }
+}
+
+/* Of what is counted in 32 bits. */
+static void check_row_counts(ts_reader *reader) {
+  const ts_deck *d = reader->deck;
+  const ts_deck_model *m = &d->model;
+  double shared = (double) m->n_shared_experts * (double) m->moe_intermediate_size;
+  double tokens = (double) d->train_micro_batch_size_per_gpu * (double) d->data.sequence_length;
+  double choices = tokens * (double) m->num_experts_per_tok * (double) d->expert_parallel.autoep_size;
+  if (m->num_experts > 0 && shared > INT32_MAX) {
+    ts_reader_report(reader, TS_CHECK_SIZE, "model.n_shared_experts",
+                     "%lld widths of %lld are more than can be counted", (long long) m->n_shared_experts,
+                     (long long) m->moe_intermediate_size);
+  }
+  if (m->num_experts > 0 && choices > INT32_MAX) {
+    ts_reader_report(reader, TS_CHECK_SIZE, "train_micro_batch_size_per_gpu",
+                     "%lld: %.3g rows for experts at a time (tokens x num_experts_per_tok x autoep_size); accepted: up "
+                     "to 2147483647, a smaller micro-batch with more gradient_accumulation_steps",
+                     (long long) d->train_micro_batch_size_per_gpu, choices);
+  }
+}
+
+void ts_reader_check_experts(ts_reader *reader) {
+  check_counts(reader);
+  check_row_counts(reader);
+}
