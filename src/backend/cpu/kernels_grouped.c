@@ -1,5 +1,9 @@
-/* Products of each expert's rows with its matrix, on tiles of TILE columns (micro.h), each by one thread.  A row's sum
- * goes over all of k in order, whatever other rows there are. */
+/* Products of each expert's rows with its matrix, in pieces that a thread does alone.  A row's sum goes over all of k
+ * in order, whatever other rows there are, and whichever way it is made.
+ *
+ * An expert of many rows has a tile of its matrix brought into place, which all rows then use.  One of few does not
+ * repay that: its matrix is read as it lies, once, along its rows, and what is brought into place are the expert's rows
+ * (matrices [out][in]) or a strip of the matrix that is as wide as memory likes (matrices [in][out]). */
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/micro.h"
 #include "backend/cpu/tile.h"
@@ -8,18 +12,33 @@
 
 #include <omp.h>
 
-/* Columns of a tile, rows at a time, and how much of k is brought into place at a time. */
-enum { TILE = 64, ROWS = 48, PART = 256, DEPTH = 512 };
+enum {
+  TILE = 64,     /* columns of a product */
+  ROWS = 48,     /* its rows at a time */
+  FEW = 128,     /* rows of an expert that are few */
+  STRIP = 256,   /* columns of the result that are one piece of work */
+  WIDE = 1024,   /* the same of an expert of few rows: memory is fast along rows */
+  PART = 256,    /* of k, in cells, that is brought into place at a time */
+  STEP = 64,     /* the same of a strip */
+  DEPTH = 512,   /* rows of dy and x that are */
+  SHALLOW = 128, /* the same of a wide strip */
+  LINE = 64
+};
 
 /* Cells of k numbers. */
 static int64_t cells_of(int64_t k, bool pairs) {
   return pairs ? (k + 1) / 2 : k;
 }
 
+static int64_t up_to(int64_t n, int64_t multiple) {
+  return ts_pieces(n, multiple) * multiple;
+}
+
 typedef struct grouped {
   const int32_t *first; /* [experts + 1] */
-  int64_t experts, rows;
+  int64_t experts;
   int64_t inner, columns; /* of the sum; of the result */
+  int64_t rows;           /* of dw: columns of dy */
   bool pairs;
 } grouped;
 
@@ -29,11 +48,15 @@ typedef struct matrix {
   int64_t width;
 } matrix;
 
+static const void *address_of(const matrix *x, int64_t at) {
+  return (const char *) x->data.data + (size_t) at * ts_dtype_size(x->data.dtype);
+}
+
 /* n numbers of a row as fp32 or as bf16, zeros behind them up to `padded`. */
 static void read_padded(void *to, const matrix *x, int64_t at, int64_t n, int64_t padded, bool pairs) {
   size_t size = pairs ? sizeof(uint16_t) : sizeof(float);
   if (pairs) {
-    memcpy(to, (const uint16_t *) x->data.data + at, (size_t) n * size);
+    memcpy(to, address_of(x, at), (size_t) n * size);
   } else {
     for (int64_t i = 0; i < n; i += TS_TILE) {
       int64_t some = ts_min(TS_TILE, n - i);
@@ -46,98 +69,159 @@ static void read_padded(void *to, const matrix *x, int64_t at, int64_t n, int64_
   memset((char *) to + (size_t) n * size, 0, (size_t) (padded - n) * size);
 }
 
-/* b [k][TILE] of a matrix whose rows go along the result's columns: some k numbers from row `row`, column `at` on. */
-static void pack_along(ts_cell *b, const matrix *w, int64_t row, int64_t at, int64_t k, int64_t n, bool pairs) {
+/* Cells [k][width] of n columns of a matrix whose rows go along them: some k numbers from row `row`, column `at` on. */
+static void pack_along(ts_cell *b, const matrix *w, int64_t row, int64_t at, int64_t k, int64_t n, int64_t width,
+                       bool pairs) {
+  static const uint16_t none[TILE] = {0};
   for (int64_t i = 0; i < k; i += pairs ? 2 : 1) {
     if (!pairs) {
-      read_padded(b + i * TILE, w, (row + i) * w->width + at, n, TILE, false);
+      read_padded(b + i * width, w, (row + i) * w->width + at, n, width, false);
       continue;
     }
-    uint16_t low[TILE], high[TILE] = {0};
-    read_padded(low, w, (row + i) * w->width + at, n, TILE, true);
-    if (i + 1 < k) {
-      read_padded(high, w, (row + i + 1) * w->width + at, n, TILE, true);
-    }
-    ts_micro_pair(b + i / 2 * TILE, low, high, TILE);
+    const uint16_t *low = address_of(w, (row + i) * w->width + at);
+    ts_micro_pair(b + i / 2 * width, low, i + 1 < k ? low + w->width : none, (int) n);
+    memset(b + i / 2 * width + n, 0, (size_t) (width - n) * sizeof *b);
   }
 }
 
-/* The same of a matrix whose rows go along k: n of them from row `row` on, whole; `scratch` [TILE][PART cells]. */
-static void pack_across(ts_cell *b, const matrix *w, int64_t row, int64_t n, bool pairs, ts_cell *scratch) {
+/* One row of a tile, or two. */
+static void pack_tile_row(ts_cell *b, const matrix *w, int64_t at, int64_t k, int64_t n, bool pairs) {
+  if (n == TILE && !pairs && w->data.dtype == TS_F32) {
+    const float *from = address_of(w, at);
+    float *to = (float *) b;
+#pragma omp simd
+    for (int i = 0; i < TILE; ++i) {
+      to[i] = from[i];
+    }
+  } else if (n == TILE && pairs && k == 2) {
+    const uint16_t *low = address_of(w, at);
+    ts_micro_pair(b, low, low + w->width, TILE);
+  } else {
+    pack_along(b, w, at / w->width, at % w->width, k, n, TILE, pairs);
+  }
+}
+
+/* The same as tiles of TILE columns, one behind another; rows are read whole strips at a time. */
+static void pack_strip(ts_cell *b, const matrix *w, int64_t row, int64_t at, int64_t k, int64_t n, bool pairs) {
+  int64_t step = pairs ? 2 : 1, tile = cells_of(k, pairs) * TILE;
+  for (int64_t i = 0; i < k; i += step) {
+    for (int64_t j = 0; j < n; j += TILE) {
+      pack_tile_row(b + j / TILE * tile + i / step * TILE, w, (row + i) * w->width + at + j, ts_min(step, k - i),
+                    ts_min(TILE, n - j), pairs);
+    }
+  }
+}
+
+/* Cells [k][width] of a matrix whose rows go along k: n of them from row `row` on, whole; `scratch` [width][PART]. */
+static void pack_across(ts_cell *b, const matrix *w, int64_t row, int64_t n, int64_t width, bool pairs,
+                        ts_cell *scratch) {
   int64_t part = pairs ? 2 * PART : PART;
   for (int64_t at = 0; at < w->width; at += part) {
-    int64_t k = ts_min(part, w->width - at), cells = (cells_of(k, pairs) + 7) / 8 * 8;
-    for (int64_t i = 0; i < TILE; ++i) {
+    int64_t k = ts_min(part, w->width - at), cells = up_to(cells_of(k, pairs), 8);
+    for (int64_t i = 0; i < width; ++i) {
       int64_t some = i < n ? k : 0;
       read_padded(scratch + i * PART, w, i < n ? (row + i) * w->width + at : 0, some, pairs ? 2 * cells : cells, pairs);
     }
-    ts_micro_transpose(b + cells_of(at, pairs) * TILE, scratch, PART, TILE, (int) cells);
+    ts_micro_transpose(b + cells_of(at, pairs) * width, scratch, PART, (int) width, (int) cells);
   }
 }
 
-/* Memory of a thread. */
+/* ---- memory of a thread ---- */
+
 typedef struct space {
   ts_cell *a, *b, *scratch;
   float *c;
 } space;
 
-/* Cells of each part: a, b (whole squares of 8 of a transpose), scratch, c. */
-static void count_space(int64_t count[4], const grouped *g) {
-  int64_t k = (cells_of(g->inner, g->pairs) + 7) / 8 * 8;
-  count[0] = ROWS * k;
-  count[1] = k * TILE;
-  count[2] = TILE * PART;
-  count[3] = ROWS * TILE;
-}
-
 static size_t bytes_of_space(const int64_t count[4]) {
-  size_t cells = 0;
+  int64_t cells = 0;
   for (int i = 0; i < 4; ++i) {
-    cells += (size_t) (count[i] + 15) / 16 * 16; /* lines */
+    cells += up_to(count[i], LINE / (int64_t) sizeof(ts_cell));
   }
-  return cells * sizeof(ts_cell);
+  return (size_t) cells * sizeof(ts_cell);
 }
 
 static space space_of(const ts_kernel_call *call, const int64_t count[4], int thread) {
   ts_cell *part[4], *at = (ts_cell *) ((char *) call->workspace + (size_t) thread * bytes_of_space(count));
   for (int i = 0; i < 4; ++i) {
     part[i] = at;
-    at += (count[i] + 15) / 16 * 16;
+    at += up_to(count[i], LINE / (int64_t) sizeof(ts_cell));
   }
   return (space){part[0], part[1], part[2], (float *) part[3]};
 }
 
-/* Cells of some rows of x along k: where they are, if that will do. */
-static ts_micro_product cells_of_rows(const grouped *g, const matrix *x, int64_t row, int64_t rows, ts_cell *a) {
+/* Cells of some rows of x along k, from column `at` on: where they are, if that will do. */
+static ts_micro_product cells_of_rows(const grouped *g, const matrix *x, int64_t row, int64_t rows, int64_t at,
+                                      int64_t n, ts_cell *a) {
   bool direct = x->data.dtype == TS_F32 || (g->pairs && x->width % 2 == 0 && (uintptr_t) x->data.data % 4 == 0);
-  int64_t k = cells_of(x->width, g->pairs);
+  int64_t k = cells_of(n, g->pairs);
   for (int64_t i = 0; i < rows && !direct; ++i) {
-    read_padded(a + i * k, x, (row + i) * x->width, x->width, g->pairs ? 2 * k : k, g->pairs);
+    read_padded(a + i * k, x, (row + i) * x->width + at, n, g->pairs ? 2 * k : k, g->pairs);
   }
   return (ts_micro_product){.m = (int) rows,
                             .n = TILE,
                             .k = (int) k,
-                            .a = direct ? (const ts_cell *) x->data.data + row * k : a,
-                            .row = k,
+                            .a = direct ? (const ts_cell *) address_of(x, row * x->width + at) : a,
+                            .row = direct ? cells_of(x->width, g->pairs) : k,
                             .column = 1};
 }
 
-static void write_tile(const ts_sink *y, const float *c, int64_t row, int64_t rows, int64_t width, int64_t at,
-                       int64_t n) {
+/* Rows [row, row + rows) of x, n columns from `at` on, to be asked for by `tiles` tiles that sum over k cells: whole
+ * rows in as many pieces, parts of rows one by one. */
+static ts_micro_ahead lines_of(const matrix *x, int64_t row, int64_t rows, int64_t at, int64_t n, int64_t tiles,
+                               int64_t k) {
+  int64_t size = (int64_t) ts_dtype_size(x->data.dtype);
+  ts_micro_ahead ahead = {address_of(x, row * x->width + at), x->width * size, rows, ts_pieces(n * size, k)};
+  if (n == x->width && rows > 0) {
+    ahead.stride = ts_pieces(rows * n * size, tiles);
+    ahead.n = tiles;
+    ahead.step = ts_pieces(ahead.stride, k);
+  }
+  ahead.step = ts_min(ahead.step, 2 * LINE);
+  return ahead;
+}
+
+static void run_product(ts_micro_product p, const ts_cell *b, int64_t ldb, float *c, int64_t ldc, ts_micro_ahead *ahead,
+                        bool pairs) {
+  p.b = b;
+  p.ldb = ldb;
+  p.c = c;
+  p.ldc = ldc;
+  p.ahead = ahead;
+  ts_micro_run_ahead(&p, pairs);
+}
+
+static void write_rows(const ts_sink *y, const float *c, int64_t ldc, int64_t row, int64_t rows, int64_t width,
+                       int64_t at, int64_t n) {
   for (int64_t i = 0; i < rows; ++i) {
-    ts_sink_write(y, (row + i) * width + at, n, c + i * TILE);
+    ts_sink_write(y, (row + i) * width + at, n, c + i * ldc);
   }
 }
 
 /* ---- rows times matrices ---- */
 
+/* What one piece of work needs: an expert, its rows, some columns of the result. */
+typedef struct piece {
+  const grouped *g;
+  matrix x, w;
+  ts_sink y;
+  int64_t expert, row, rows, at, n;
+} piece;
+
 static grouped grouped_of(const ts_graph *graph, const ts_node *node) {
   const ts_shape *x = &graph->tensor[node->in[0]].shape, *w = &graph->tensor[node->in[1]].shape;
   return (grouped){.experts = w->d[0],
-                   .rows = x->d[0],
                    .inner = x->d[1],
                    .columns = w->d[node->attr.matmul.transpose_b ? 1 : 2],
                    .pairs = graph->tensor[node->in[0]].dtype == TS_BF16 && ts_micro_pairs()};
+}
+
+static void count_space(int64_t count[4], const grouped *g) {
+  int64_t k = up_to(cells_of(g->inner, g->pairs), 8);
+  count[0] = ts_max(ROWS * k, FEW * STEP);
+  count[1] = ts_max(k * FEW, STEP * WIDE);
+  count[2] = FEW * PART;
+  count[3] = FEW * WIDE / 2;
 }
 
 static size_t grouped_prepare(const ts_target *target, const ts_graph *graph, const ts_node *node, void **prepared) {
@@ -148,40 +232,110 @@ static size_t grouped_prepare(const ts_target *target, const ts_graph *graph, co
   return (size_t) target->threads * bytes_of_space(count);
 }
 
-static void multiply_grouped(const ts_kernel_call *call, const grouped *g, int64_t expert, int64_t at, const space *s) {
-  int64_t n = ts_min(TILE, g->columns - at), last = g->first[expert + 1];
-  bool turned = call->node->attr.matmul.transpose_b;
-  matrix x = {ts_source_of(call, 0), g->inner}, w = {ts_source_of(call, 1), turned ? g->inner : g->columns};
-  ts_sink y = ts_sink_of(call, 0);
-  if (turned) {
-    pack_across(s->b, &w, expert * g->columns + at, n, g->pairs, s->scratch);
-  } else {
-    pack_along(s->b, &w, expert * g->inner, at, g->inner, n, g->pairs);
+/* A tile of the matrix is brought into place, and all rows go by. */
+static void multiply_many(const piece *p, bool turned, const space *s) {
+  const grouped *g = p->g;
+  ts_micro_ahead ahead = {0};
+  for (int64_t at = p->at; at < p->at + p->n; at += TILE) {
+    int64_t n = ts_min(TILE, p->at + p->n - at);
+    if (turned) {
+      pack_across(s->b, &p->w, p->expert * g->columns + at, n, TILE, g->pairs, s->scratch);
+    } else {
+      pack_strip(s->b, &p->w, p->expert * g->inner, at, g->inner, n, g->pairs);
+    }
+    for (int64_t row = p->row; row < p->row + p->rows; row += ROWS) {
+      int64_t rows = ts_min(ROWS, p->row + p->rows - row);
+      run_product(cells_of_rows(g, &p->x, row, rows, 0, g->inner, s->a), s->b, TILE, s->c, TILE, &ahead, g->pairs);
+      write_rows(&p->y, s->c, TILE, row, rows, g->columns, at, n);
+    }
   }
-  for (int64_t row = g->first[expert]; row < last; row += ROWS) {
-    ts_micro_product p = cells_of_rows(g, &x, row, ts_min(ROWS, last - row), s->a);
-    p.b = s->b;
-    p.ldb = TILE;
-    p.c = s->c;
-    p.ldc = TILE;
-    ts_micro_run(&p, g->pairs);
-    write_tile(&y, s->c, row, p.m, g->columns, at, n);
+}
+
+/* Matrices [out][in]: (columns of the result)^T = rows of the matrix times (the expert's rows)^T. */
+static void multiply_few_turned(const piece *p, const space *s) {
+  const grouped *g = p->g;
+  int64_t width = up_to(p->rows, TS_MICRO_COLUMNS);
+  pack_across(s->b, &p->x, p->row, p->rows, width, g->pairs, s->scratch);
+  for (int64_t at = p->at; at < p->at + p->n; at += ROWS) {
+    int64_t n = ts_min(ROWS, p->at + p->n - at);
+    ts_micro_product product = cells_of_rows(g, &p->w, p->expert * g->columns + at, n, 0, g->inner, s->a);
+    product.n = (int) width;
+    ts_micro_ahead ahead = lines_of(&p->w, p->expert * g->columns + at + n, ts_min(ROWS, p->at + p->n - at - n), 0,
+                                    g->inner, ts_micro_tiles(n, width), product.k);
+    run_product(product, s->b, width, s->c, width, &ahead, g->pairs);
+    memset(s->c + n * width, 0, (size_t) ((up_to(n, 8) - n) * width) * sizeof *s->c);
+    ts_micro_transpose(s->scratch, (const ts_cell *) s->c, width, (int) up_to(n, 8), (int) width);
+    write_rows(&p->y, (const float *) s->scratch, up_to(n, 8), p->row, p->rows, g->columns, at, n);
+  }
+}
+
+/* Matrices [in][out]: strips of them. */
+static void multiply_few(const piece *p, const space *s) {
+  const grouped *g = p->g;
+  int64_t step = g->pairs ? 2 * STEP : STEP, ldc = up_to(p->n, TILE);
+  for (int64_t k = 0, some; k < g->inner; k += some) {
+    some = ts_min(step, g->inner - k);
+    int64_t next = k + some, cells = cells_of(some, g->pairs);
+    pack_strip(s->b, &p->w, p->expert * g->inner + k, p->at, some, p->n, g->pairs);
+    ts_micro_product product = cells_of_rows(g, &p->x, p->row, p->rows, k, some, s->a);
+    product.add = k > 0;
+    ts_micro_ahead ahead = lines_of(&p->w, p->expert * g->inner + next, ts_min(step, g->inner - next), p->at, p->n,
+                                    ts_micro_tiles(p->rows, ldc), cells);
+    for (int64_t j = 0; j < p->n; j += TILE) {
+      run_product(product, s->b + j * cells, TILE, s->c + j, ldc, &ahead, g->pairs);
+    }
+  }
+  write_rows(&p->y, s->c, ldc, p->row, p->rows, g->columns, p->at, p->n);
+}
+
+/* Piece `i` of the work: an expert and a strip.  Of few rows a strip is wider, and in the pieces that it reaches into
+ * there is nothing to do. */
+static void set_piece(piece *p, int64_t i, int64_t wide) {
+  int64_t strips = ts_pieces(p->g->columns, STRIP);
+  p->expert = i / strips;
+  p->row = p->g->first[p->expert];
+  p->rows = p->g->first[p->expert + 1] - p->row;
+  p->at = i % strips * STRIP;
+  p->n = p->at % wide == 0 ? ts_min(wide, p->g->columns - p->at) : 0;
+}
+
+/* How wide: so that there is work for all threads. */
+static int64_t width_of_few(const ts_kernel_call *call, const grouped *g, int64_t most) {
+  int64_t wide = most;
+  while (wide > STRIP && g->experts * ts_pieces(g->columns, wide) < 4 * (int64_t) call->threads) {
+    wide /= 2;
+  }
+  return wide;
+}
+
+static void multiply_piece(piece *p, int64_t i, int64_t wide, bool turned, const space *s) {
+  set_piece(p, i, STRIP);
+  if (p->rows > FEW) {
+    multiply_many(p, turned, s);
+    return;
+  }
+  set_piece(p, i, turned || p->rows <= FEW / 2 ? wide : ts_min(wide, WIDE / 2));
+  if (p->rows > 0 && p->n > 0) {
+    (turned ? multiply_few_turned : multiply_few)(p, s);
   }
 }
 
 static void grouped_run(const ts_kernel_call *call) {
   grouped g = grouped_of(call->graph, call->node);
   g.first = call->in[2];
-  int64_t count[4], tiles = ts_pieces(g.columns, TILE);
+  bool turned = call->node->attr.matmul.transpose_b;
+  int64_t count[4], pieces = g.experts * ts_pieces(g.columns, STRIP), wide = width_of_few(call, &g, WIDE);
   count_space(count, &g);
-#pragma omp parallel num_threads(ts_call_threads(call, g.experts *tiles))
+#pragma omp parallel num_threads(ts_call_threads(call, pieces))
   {
     space s = space_of(call, count, omp_get_thread_num());
+    piece p = {.g = &g,
+               .x = {ts_source_of(call, 0), g.inner},
+               .w = {ts_source_of(call, 1), turned ? g.inner : g.columns},
+               .y = ts_sink_of(call, 0)};
 #pragma omp for schedule(dynamic, 1)
-    for (int64_t i = 0; i < g.experts * tiles; ++i) {
-      if (g.first[i / tiles] < g.first[i / tiles + 1]) {
-        multiply_grouped(call, &g, i / tiles, i % tiles * TILE, &s);
-      }
+    for (int64_t i = 0; i < pieces; ++i) {
+      multiply_piece(&p, i, wide, turned, &s);
     }
   }
 }
@@ -189,7 +343,6 @@ TS_CPU_KERNEL(grouped) = {.prepare = grouped_prepare, .run = grouped_run};
 
 /* ---- gradients of the matrices ---- */
 
-/* Of c [columns of dy][TILE], and DEPTH rows of both at a time; here `rows` are dy's columns. */
 static grouped grouped_dw_of(const ts_graph *graph, const ts_node *node) {
   const ts_shape *dy = &graph->tensor[node->in[0]].shape, *x = &graph->tensor[node->in[1]].shape;
   return (grouped){.experts = graph->tensor[node->in[2]].shape.d[0] - 1,
@@ -200,10 +353,11 @@ static grouped grouped_dw_of(const ts_graph *graph, const ts_node *node) {
 }
 
 static void count_dw_space(int64_t count[4], const grouped *g) {
-  count[0] = cells_of(DEPTH, g->pairs) * g->rows;
-  count[1] = cells_of(DEPTH, g->pairs) * TILE;
-  count[2] = g->rows; /* two rows of bf16, or none */
-  count[3] = g->rows * TILE;
+  int64_t k = cells_of(DEPTH, g->pairs);
+  count[0] = k * ROWS;
+  count[1] = ts_max(k * STRIP, cells_of(SHALLOW, g->pairs) * WIDE);
+  count[2] = 0;
+  count[3] = ts_max(ROWS * WIDE, g->rows * TILE);
 }
 
 static size_t grouped_dw_prepare(const ts_target *target, const ts_graph *graph, const ts_node *node, void **prepared) {
@@ -214,60 +368,66 @@ static size_t grouped_dw_prepare(const ts_target *target, const ts_graph *graph,
   return (size_t) target->threads * bytes_of_space(count);
 }
 
-/* Cells (column of dy, row) of some rows of dy. */
-static ts_micro_product columns_of(const grouped *g, const matrix *dy, int64_t row, int64_t rows, const space *s) {
-  bool direct = dy->data.dtype == TS_F32;
-  uint16_t *low = (uint16_t *) s->scratch, *high = low + dy->width;
-  for (int64_t i = 0; i < rows && !direct; i += g->pairs ? 2 : 1) {
-    if (!g->pairs) {
-      read_padded(s->a + i * dy->width, dy, (row + i) * dy->width, dy->width, dy->width, false);
-      continue;
+/* Columns [at, at + n) of an expert's dw: p->x is dy, p->w is x.  Of more than DEPTH rows n is a tile, and c has all
+ * rows of dw. */
+static void make_gradient(const piece *p, const space *s) {
+  const grouped *g = p->g;
+  const matrix dw = {{p->y.data, p->y.dtype}, g->columns};
+  int64_t last = p->row + p->rows, ldc = up_to(p->n, TILE);
+  bool deep = p->rows > DEPTH;
+  for (int64_t row = p->row; row == p->row || row < last; row += DEPTH) {
+    int64_t rows = ts_min(DEPTH, last - row), cells = cells_of(rows, g->pairs);
+    bool writes = row + DEPTH >= last;
+    pack_strip(s->b, &p->w, row, p->at, rows, p->n, g->pairs);
+    for (int64_t f = 0, some; f < g->rows; f += some) {
+      some = ts_min(ROWS, g->rows - f);
+      float *c = deep ? s->c + f * ldc : s->c;
+      int64_t first = p->expert * g->rows + f, next = writes && cells > 0 ? ts_min(ROWS, g->rows - f - some) : 0;
+      ts_micro_ahead ahead =
+          lines_of(&dw, first + some, next, p->at, p->n, ts_micro_tiles(some, ldc), cells > 0 ? cells : 1);
+      pack_along(s->a, &p->x, row, f, rows, some, ROWS, g->pairs);
+      const ts_micro_product product = {
+          .m = (int) some, .n = TILE, .k = (int) cells, .a = s->a, .row = 1, .column = ROWS, .add = row > p->row};
+      for (int64_t j = 0; j < p->n; j += TILE) {
+        run_product(product, s->b + j * cells, TILE, c + j, ldc, &ahead, g->pairs);
+      }
+      if (writes) {
+        write_rows(&p->y, c, ldc, first, some, g->columns, p->at, p->n);
+      }
     }
-    read_padded(low, dy, (row + i) * dy->width, dy->width, dy->width, true);
-    read_padded(high, dy, i + 1 < rows ? (row + i + 1) * dy->width : 0, i + 1 < rows ? dy->width : 0, dy->width, true);
-    ts_micro_pair(s->a + i / 2 * dy->width, low, high, (int) dy->width);
   }
-  return (ts_micro_product){.m = (int) dy->width,
-                            .n = TILE,
-                            .k = (int) cells_of(rows, g->pairs),
-                            .a = direct ? (const ts_cell *) dy->data.data + row * dy->width : s->a,
-                            .row = 1,
-                            .column = dy->width};
 }
 
-static void differentiate_tile(const ts_kernel_call *call, const grouped *g, int64_t expert, int64_t at,
-                               const space *s) {
-  int64_t n = ts_min(TILE, g->columns - at), first = g->first[expert], last = g->first[expert + 1];
-  matrix dy = {ts_source_of(call, 0), g->rows}, x = {ts_source_of(call, 1), g->columns};
-  ts_sink dw = ts_sink_of(call, 0);
-  if (first == last) {
-    memset(s->c, 0, (size_t) (g->rows * TILE) * sizeof *s->c);
+static void sum_piece(piece *p, int64_t i, int64_t wide, const space *s) {
+  set_piece(p, i, STRIP);
+  if (p->rows <= SHALLOW) {
+    set_piece(p, i, wide);
   }
-  for (int64_t row = first; row < last; row += DEPTH) {
-    int64_t rows = ts_min(DEPTH, last - row);
-    pack_along(s->b, &x, row, at, rows, n, g->pairs);
-    ts_micro_product p = columns_of(g, &dy, row, rows, s);
-    p.b = s->b;
-    p.ldb = TILE;
-    p.c = s->c;
-    p.ldc = TILE;
-    p.add = row > first;
-    ts_micro_run(&p, g->pairs);
+  if (p->rows <= DEPTH && p->n > 0) {
+    make_gradient(p, s);
   }
-  write_tile(&dw, s->c, expert * g->rows, g->rows, g->columns, at, n);
+  for (int64_t at = p->at, end = p->at + p->n; p->rows > DEPTH && at < end; at += TILE) {
+    p->at = at;
+    p->n = ts_min(TILE, end - at);
+    make_gradient(p, s);
+  }
 }
 
 static void grouped_dw_run(const ts_kernel_call *call) {
   grouped g = grouped_dw_of(call->graph, call->node);
   g.first = call->in[2];
-  int64_t count[4], tiles = ts_pieces(g.columns, TILE);
+  int64_t count[4], pieces = g.experts * ts_pieces(g.columns, STRIP), wide = width_of_few(call, &g, WIDE);
   count_dw_space(count, &g);
-#pragma omp parallel num_threads(ts_call_threads(call, g.experts *tiles))
+#pragma omp parallel num_threads(ts_call_threads(call, pieces))
   {
     space s = space_of(call, count, omp_get_thread_num());
+    piece p = {.g = &g,
+               .x = {ts_source_of(call, 0), g.rows},
+               .w = {ts_source_of(call, 1), g.columns},
+               .y = ts_sink_of(call, 0)};
 #pragma omp for schedule(dynamic, 1)
-    for (int64_t i = 0; i < g.experts * tiles; ++i) {
-      differentiate_tile(call, &g, i / tiles, i % tiles * TILE, &s);
+    for (int64_t i = 0; i < pieces; ++i) {
+      sum_piece(&p, i, wide, &s);
     }
   }
 }

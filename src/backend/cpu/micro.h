@@ -43,6 +43,13 @@ TS_INLINE bool ts_micro_pairs(void) {
 #endif
 }
 
+/** Memory that will be needed: \a n pieces, \a stride bytes apart.  A tile asks for one, a line or two at each cell of
+ * k that it sums over, \a step bytes apart: so memory and products take their time together. */
+typedef struct ts_micro_ahead {
+  const char *at;
+  int64_t stride, n, step;
+} ts_micro_ahead;
+
 /** c [m][n] (+)= a b over \a k cells.  Cell (i, k) of a is a[i * row + k * column]; b is [k][ldb], c [m][ldc]. */
 typedef struct ts_micro_product {
   int m, n, k; /**< n: a multiple of TS_MICRO_COLUMNS. */
@@ -52,8 +59,15 @@ typedef struct ts_micro_product {
   int64_t ldb;
   float *c;
   int64_t ldc;
-  bool add; /**< c is added to; otherwise overwritten. */
+  bool add;              /**< c is added to; otherwise overwritten. */
+  ts_micro_ahead *ahead; /**< Of ts_micro_run_ahead, which counts it down. */
 } ts_micro_product;
+
+/** How many tiles ts_micro_run makes of m x n. Not collective. */
+TS_INLINE int64_t ts_micro_tiles(int64_t m, int64_t n) {
+  int64_t wide = TS_MICRO_VECTORS * TS_MICRO_WIDTH;
+  return (m / 6 + m % 6 / 4 + m % 6 % 4) * (n / wide + n % wide / TS_MICRO_WIDTH);
+}
 
 /** sum + a b in fp32; with \a pairs, of two bf16 in each cell.  Not collective. */
 TS_INLINE ts_micro_vector ts_micro_multiply_add(ts_micro_vector sum, uint32_t a, ts_micro_vector b, const bool pairs) {
@@ -70,8 +84,15 @@ TS_INLINE ts_micro_vector ts_micro_multiply_add(ts_micro_vector sum, uint32_t a,
 /** \a rows x (\a vectors vectors) of c at row \a i, column \a j, held in registers over the whole of k.  Not
  * collective. */
 TS_INLINE void ts_micro_tile(const ts_micro_product *p, int i, int j, const int rows, const int vectors,
-                             const bool pairs) {
+                             const bool pairs, const bool asks) {
   ts_micro_vector sum[TS_MICRO_ROWS][TS_MICRO_VECTORS];
+  bool any = asks && p->ahead->n > 0;
+  const char *line = any ? p->ahead->at : (const char *) p->b; /* which is near */
+  int64_t apart = any ? p->ahead->step : 0;
+  if (any) {
+    p->ahead->at += p->ahead->stride;
+    --p->ahead->n;
+  }
   const ts_cell *a = p->a + i * p->row, *b = p->b + j;
   float *c = p->c + i * p->ldc + j;
 #pragma GCC unroll 8
@@ -86,6 +107,11 @@ TS_INLINE void ts_micro_tile(const ts_micro_product *p, int i, int j, const int 
   }
   for (int k = 0; k < p->k; ++k, a += p->column, b += p->ldb) {
     ts_micro_vector row[TS_MICRO_VECTORS];
+    if (asks) {
+      __builtin_prefetch(line, 0, 2);
+      __builtin_prefetch(line + 64, 0, 2);
+      line += apart;
+    }
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; ++v) {
       row[v] = *(const ts_micro_memory *) (b + v * TS_MICRO_WIDTH);
@@ -109,27 +135,28 @@ TS_INLINE void ts_micro_tile(const ts_micro_product *p, int i, int j, const int 
 }
 
 /** All rows of the columns from \a j on.  Not collective. */
-TS_INLINE void ts_micro_columns(const ts_micro_product *p, int j, const int vectors, const bool pairs) {
+TS_INLINE void ts_micro_columns(const ts_micro_product *p, int j, const int vectors, const bool pairs,
+                                const bool asks) {
   int i = 0;
   for (; i + 6 <= p->m; i += 6) {
-    ts_micro_tile(p, i, j, 6, vectors, pairs);
+    ts_micro_tile(p, i, j, 6, vectors, pairs, asks);
   }
   for (; i + 4 <= p->m; i += 4) {
-    ts_micro_tile(p, i, j, 4, vectors, pairs);
+    ts_micro_tile(p, i, j, 4, vectors, pairs, asks);
   }
   for (; i < p->m; ++i) {
-    ts_micro_tile(p, i, j, 1, vectors, pairs);
+    ts_micro_tile(p, i, j, 1, vectors, pairs, asks);
   }
 }
 
 /** The whole product.  Not collective. */
-TS_INLINE void ts_micro_all(const ts_micro_product *p, const bool pairs) {
+TS_INLINE void ts_micro_all(const ts_micro_product *p, const bool pairs, const bool asks) {
   int j = 0;
   for (; j + TS_MICRO_VECTORS * TS_MICRO_WIDTH <= p->n; j += TS_MICRO_VECTORS * TS_MICRO_WIDTH) {
-    ts_micro_columns(p, j, TS_MICRO_VECTORS, pairs);
+    ts_micro_columns(p, j, TS_MICRO_VECTORS, pairs, asks);
   }
   for (; j < p->n; j += TS_MICRO_WIDTH) {
-    ts_micro_columns(p, j, 1, pairs);
+    ts_micro_columns(p, j, 1, pairs, asks);
   }
 }
 
@@ -182,9 +209,18 @@ static inline void ts_micro_transpose(ts_cell *to, const ts_cell *from, int64_t 
 /** Compute, with cells that are pairs or fp32 numbers.  Sequential. Not collective. */
 static inline void ts_micro_run(const ts_micro_product *p, bool pairs) {
   if (pairs) {
-    ts_micro_all(p, true);
+    ts_micro_all(p, true, false);
   } else {
-    ts_micro_all(p, false);
+    ts_micro_all(p, false, false);
+  }
+}
+
+/** The same, asking for p->ahead.  Sequential. Not collective. */
+static inline void ts_micro_run_ahead(const ts_micro_product *p, bool pairs) {
+  if (pairs) {
+    ts_micro_all(p, true, true);
+  } else {
+    ts_micro_all(p, false, true);
   }
 }
 
