@@ -91,16 +91,41 @@ static inline double run_rounding(ts_dtype dtype) {
   }
 }
 
+/* The first numbers of ts_random_normal (key).  Those of the last keys are kept: many cases begin alike, and to make them
+ * took most of a test's time. */
+static inline const float *run_normal(uint64_t key, double std, int64_t count) {
+  enum { KEPT = 32 };
+  static struct {
+    uint64_t key;
+    double std;
+    int64_t count;
+    float *value; /* never freed, and not of ts_malloc, whose users count what is left */
+  } kept[KEPT];
+  static int next;
+  for (int i = 0; i < KEPT; ++i) {
+    if (kept[i].value != NULL && kept[i].key == key && kept[i].std == std && kept[i].count >= count) {
+      return kept[i].value;
+    }
+  }
+  int at = next++ % KEPT;
+  free(kept[at].value);
+  kept[at].key = key;
+  kept[at].std = std;
+  kept[at].count = count;
+  kept[at].value = (float *) malloc(((size_t) count + 1) * sizeof(float));
+  TS_CHECK(kept[at].value != NULL, "no memory for %lld numbers", (long long) count);
+  ts_random_normal(key, 0, count, std, kept[at].value);
+  return kept[at].value;
+}
+
 /** Normal numbers of standard deviation \a std, rounded to the type: a function of \a key. Not collective. */
 static inline run_tensor run_random(ts_dtype dtype, ts_shape shape, uint64_t key, double std) {
   run_tensor x = run_new(dtype, shape);
   int64_t count = run_count(&x);
-  float *value = ts_malloc((size_t) count * sizeof *value);
-  ts_random_normal(key, 0, count, std, value);
+  const float *value = run_normal(key, std, count);
   for (int64_t i = 0; i < count; ++i) {
     run_set(&x, i, value[i]);
   }
-  ts_free(value);
   return x;
 }
 
