@@ -97,7 +97,7 @@ const char *ts_cuda_rope_refuses(const ts_node *node);
 /* clang-format off */
 #define TS_CUDA_FAMILIES(X) \
   X(norm) X(pointwise) X(rope) X(lookup) X(loss) X(sum) X(update) X(optimizer) X(matmul) X(attention) X(head) \
-  X(route) X(experts) X(grouped)
+  X(limit) X(route) X(experts) X(grouped)
 /* clang-format on */
 #define X(family) const ts_kernel *ts_cuda_##family(ts_op op);
 TS_CUDA_FAMILIES(X)

@@ -177,9 +177,188 @@ static void rows_launch(const ts_kernel_call *call) {
   TS_FOR_FLOAT(ts_call_in(call, 0)->dtype, move_choices, call);
 }
 
+/* ---- biases of experts ---- */
+
+/* A block a row, whose expert each thread looks up. */
+template <typename T, int W>
+__global__ void __launch_bounds__(THREADS)
+    add_biases(T *__restrict__ y, const T *__restrict__ x, const T *__restrict__ bias,
+               const int32_t *__restrict__ first, int experts, int columns) {
+  int64_t row = blockIdx.x;
+  if (row >= first[experts]) {
+    return;
+  }
+  int low = 0, high = experts;
+  while (high - low > 1) {
+    int middle = (low + high) / 2;
+    if (first[middle] <= row) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  for (int i = (int) threadIdx.x * W; i < columns; i += THREADS * W) {
+    float v[W], b[W];
+    ts_load<W>(v, x + row * columns + i);
+    ts_load<W>(b, bias + (int64_t) low * columns + i);
+#pragma unroll
+    for (int k = 0; k < W; ++k) {
+      v[k] += b[k];
+    }
+    ts_store<W>(y + row * columns + i, v);
+  }
+}
+
+/* A thread a column of an expert. */
+template <typename T, typename U>
+__global__ void __launch_bounds__(THREADS)
+    sum_of_experts(U *db, const T *__restrict__ dy, ts_prior<U> prior, const int32_t *__restrict__ first, int columns) {
+  int i = (int) (blockIdx.x * THREADS + threadIdx.x), e = (int) blockIdx.y;
+  if (i >= columns) {
+    return;
+  }
+  double sum = 0;
+  for (int64_t row = first[e]; row < first[e + 1]; ++row) {
+    sum += ts_float(dy[row * columns + i]);
+  }
+  float value = (float) sum, beta = ts_prior_beta(prior);
+  int64_t at = (int64_t) e * columns + i;
+  ts_add_prior<1>(&value, prior, beta, at);
+  db[at] = ts_round<U>(value);
+}
+
+template <typename T, int W> static void launch_biases(const ts_kernel_call *call) {
+  const ts_shape *x = &ts_call_in(call, 0)->shape;
+  ts_launch(add_biases<T, W>, ts_blocks(x->d[0], 1), THREADS, 0, ts_call_stream(call), (T *) call->out[0],
+            (const T *) call->in[0], (const T *) call->in[1], (const int32_t *) call->in[2],
+            (int) ts_call_in(call, 1)->shape.d[0], (int) x->d[1]);
+}
+
+template <typename T> static void add_bias_of(const ts_kernel_call *call) {
+  const void *pointer[] = {call->in[0], call->in[1], call->out[0]};
+  bool wide = ts_is_wide<T>(ts_columns_of(ts_call_in(call, 0)), pointer, 3);
+  (wide ? launch_biases<T, ts_lanes<T>> : launch_biases<T, 1>) (call);
+}
+
+static void grouped_bias_launch(const ts_kernel_call *call) {
+  TS_FOR_FLOAT(ts_call_in(call, 0)->dtype, add_bias_of, call);
+}
+
+template <typename T, typename U> static void launch_expert_sum(const ts_kernel_call *call) {
+  int columns = (int) ts_columns_of(ts_call_in(call, 0)), experts = (int) ts_call_in(call, 1)->shape.d[0] - 1;
+  ts_launch(sum_of_experts<T, U>, dim3(ts_blocks(columns, THREADS), (unsigned) experts), THREADS, 0,
+            ts_call_stream(call), (U *) call->out[0], (const T *) call->in[0], ts_call_prior<U>(call, 0),
+            (const int32_t *) call->in[1], columns);
+}
+
+static void grouped_sum_launch(const ts_kernel_call *call) {
+  TS_FOR_FLOATS(ts_call_in(call, 0)->dtype, ts_call_out(call, 0)->dtype, launch_expert_sum, call);
+}
+
+/* ---- experts and an MLP beside them ---- */
+
+/* The first of the softmax of two logits. */
+static __device__ __forceinline__ float first_share(const float *logits) {
+  return 1.0f / (1.0f + expf(logits[1] - logits[0]));
+}
+
+/* A block a token. */
+template <typename T, int W>
+__global__ void __launch_bounds__(THREADS)
+    blend_rows(T *__restrict__ y, const T *__restrict__ a, const T *__restrict__ b, const float *__restrict__ logits,
+               int columns) {
+  int64_t first = (int64_t) blockIdx.x * columns;
+  float share = first_share(logits + 2 * (int64_t) blockIdx.x);
+  for (int i = (int) threadIdx.x * W; i < columns; i += THREADS * W) {
+    float v[W], w[W];
+    ts_load<W>(v, a + first + i);
+    ts_load<W>(w, b + first + i);
+#pragma unroll
+    for (int k = 0; k < W; ++k) {
+      v[k] = share * v[k] + (1.0f - share) * w[k];
+    }
+    ts_store<W>(y + first + i, v);
+  }
+}
+
+template <typename T, int W>
+__global__ void __launch_bounds__(THREADS)
+    blend_rows_dx(T *__restrict__ da, T *__restrict__ db, float *__restrict__ dlogits, const T *__restrict__ dy,
+                  const T *__restrict__ a, const T *__restrict__ b, const float *__restrict__ logits, int columns) {
+  TS_SHARED(float, part, WARPS);
+  int64_t token = blockIdx.x, first = token * columns;
+  float share = first_share(logits + 2 * token), dot = 0;
+  for (int i = (int) threadIdx.x * W; i < columns; i += THREADS * W) {
+    float d[W], v[W], w[W];
+    ts_load<W>(d, dy + first + i);
+    ts_load<W>(v, a + first + i);
+    ts_load<W>(w, b + first + i);
+#pragma unroll
+    for (int k = 0; k < W; ++k) {
+      dot += d[k] * (v[k] - w[k]);
+      v[k] = share * d[k];
+      w[k] = (1.0f - share) * d[k];
+    }
+    ts_store<W>(da + first + i, v);
+    ts_store<W>(db + first + i, w);
+  }
+  dot = ts_warp_sum(dot);
+  if (threadIdx.x % TS_WARP == 0) {
+    part[threadIdx.x / TS_WARP] = dot;
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    float sum = 0;
+    for (int w = 0; w < WARPS; ++w) {
+      sum += part[w];
+    }
+    dlogits[2 * token] = share * (1.0f - share) * sum;
+    dlogits[2 * token + 1] = -dlogits[2 * token];
+  }
+}
+
+template <typename T, int W> static void launch_blend(const ts_kernel_call *call) {
+  int64_t tokens = ts_shape_rows(&ts_call_in(call, 0)->shape);
+  int columns = (int) ts_columns_of(ts_call_in(call, 0));
+  if (call->node->op == TS_OP_BLEND) {
+    ts_launch(blend_rows<T, W>, ts_blocks(tokens, 1), THREADS, 0, ts_call_stream(call), (T *) call->out[0],
+              (const T *) call->in[0], (const T *) call->in[1], (const float *) call->in[2], columns);
+  } else {
+    ts_launch(blend_rows_dx<T, W>, ts_blocks(tokens, 1), THREADS, 0, ts_call_stream(call), (T *) call->out[0],
+              (T *) call->out[1], (float *) call->out[2], (const T *) call->in[0], (const T *) call->in[1],
+              (const T *) call->in[2], (const float *) call->in[3], columns);
+  }
+}
+
+template <typename T> static void blend_of(const ts_kernel_call *call) {
+  bool backward = call->node->op == TS_OP_BLEND_DX;
+  const void *pointer[] = {call->in[0], call->in[1], call->in[backward ? 2 : 0], call->out[0],
+                           call->out[backward ? 1 : 0]};
+  bool wide = ts_is_wide<T>(ts_columns_of(ts_call_in(call, 0)), pointer, 5);
+  (wide ? launch_blend<T, ts_lanes<T>> : launch_blend<T, 1>) (call);
+}
+
+static void blend_launch(const ts_kernel_call *call) {
+  TS_FOR_FLOAT(ts_call_in(call, 0)->dtype, blend_of, call);
+}
+
 const ts_kernel *ts_cuda_experts(ts_op op) {
-  static const ts_kernel dispatch = {dispatch_set_up, dispatch_launch, NULL}, rows = {NULL, rows_launch, NULL},
-                         none = {};
-  bool moves = op == TS_OP_TAKE_ROWS || op == TS_OP_COMBINE || op == TS_OP_COMBINE_DOTS;
-  return op == TS_OP_DISPATCH ? &dispatch : moves ? &rows : &none;
+  static const ts_kernel none = {};
+  static const struct {
+    ts_op op;
+    ts_kernel kernel;
+  } rows[] = {{TS_OP_DISPATCH, {dispatch_set_up, dispatch_launch, NULL}},
+              {TS_OP_TAKE_ROWS, {NULL, rows_launch, NULL}},
+              {TS_OP_COMBINE, {NULL, rows_launch, NULL}},
+              {TS_OP_COMBINE_DOTS, {NULL, rows_launch, NULL}},
+              {TS_OP_GROUPED_BIAS, {NULL, grouped_bias_launch, NULL}},
+              {TS_OP_GROUPED_SUM, {NULL, grouped_sum_launch, NULL}},
+              {TS_OP_BLEND, {NULL, blend_launch, NULL}},
+              {TS_OP_BLEND_DX, {NULL, blend_launch, NULL}}};
+  for (const auto &row : rows) {
+    if (row.op == op) {
+      return &row.kernel;
+    }
+  }
+  return &none;
 }

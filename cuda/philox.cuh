@@ -65,14 +65,19 @@ static __device__ __forceinline__ uint64_t ts_dropout_key_of(const int64_t *seed
   return z ^ (z >> 31);
 }
 
-/** Whether \a element of \a sample is kept.  Four neighbours from a multiple of 4 on share a counter:
- * who needs them calls ts_philox_words (key, sample, element / 4) once and compares each word with the threshold. */
-static __device__ __forceinline__ bool ts_dropout_keeps(uint64_t key, int64_t sample, int64_t element,
-                                                        uint32_t threshold) {
+/** The word of \a element of \a sample.  Four neighbours from a multiple of 4 on share a counter: who needs them calls
+ * ts_philox_words (key, sample, element / 4) once. */
+static __device__ __forceinline__ uint32_t ts_dropout_word(uint64_t key, int64_t sample, int64_t element) {
   uint32_t word[4];
   ts_philox_words(key, (uint64_t) sample, (uint64_t) element / 4, word);
   int at = (int) (element % 4);
-  return (at == 0 ? word[0] : at == 1 ? word[1] : at == 2 ? word[2] : word[3]) >= threshold;
+  return at == 0 ? word[0] : at == 1 ? word[1] : at == 2 ? word[2] : word[3];
+}
+
+/** Whether an element is kept. */
+static __device__ __forceinline__ bool ts_dropout_keeps(uint64_t key, int64_t sample, int64_t element,
+                                                        uint32_t threshold) {
+  return ts_dropout_word(key, sample, element) >= threshold;
 }
 
 #endif

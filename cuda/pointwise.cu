@@ -393,9 +393,10 @@ static void bias_launch(const ts_kernel_call *call) {
 /* ---- dropout: the key once a thread, the words of four elements at a time ---- */
 
 struct dropout_attr {
+  ts_noise kind;
   uint64_t name;
   uint32_t threshold;
-  float scale;
+  float p, scale;
   int64_t each, first, end, sample; /* Elements of all samples one after another: x has [first, end), the first of them
                                      * in `sample`; each: of a sample */
   int64_t split, shift[2];          /* Added to elements of a sample: before `split`, and from there on */
@@ -406,14 +407,25 @@ static __device__ __forceinline__ int64_t whole_element(const dropout_attr &attr
   return element + (element < attr.split ? attr.shift[0] : attr.shift[1]);
 }
 
+/* An element by its word. */
+static __device__ __forceinline__ float noisy_element(const dropout_attr &attr, float x, uint32_t word) {
+  if (attr.kind == TS_NOISE_DROP) {
+    return word >= attr.threshold ? x * attr.scale : 0.0f;
+  }
+  float u = ts_noise_uniform(word);
+  return attr.kind == TS_NOISE_JITTER   ? x * (1.0f - attr.p + 2.0f * attr.p * u)
+         : attr.kind == TS_NOISE_GUMBEL ? x - logf(-logf(u))
+                                        : u;
+}
+
 /* Elements [begin, end) of a sample; `at` is added to their places in x and y. */
 template <typename T>
 static __device__ __forceinline__ void drop_elements(T *y, const T *x, uint64_t key, int64_t sample,
                                                      const dropout_attr &attr, int64_t at, int64_t begin, int64_t end) {
 #pragma unroll 1
   for (int64_t i = begin; i < end; ++i) {
-    bool kept = ts_dropout_keeps(key, sample, whole_element(attr, i), attr.threshold);
-    y[at + i] = ts_round<T>(kept ? ts_float(x[at + i]) * attr.scale : 0.0f);
+    uint32_t word = ts_dropout_word(key, sample, whole_element(attr, i));
+    y[at + i] = ts_round<T>(noisy_element(attr, ts_float(x[at + i]), word));
   }
 }
 
@@ -431,7 +443,7 @@ static __device__ __forceinline__ void drop_vector(T *y, const T *x, uint64_t ke
   }
 #pragma unroll
   for (int i = 0; i < W; ++i) {
-    value[i] = word[i] >= attr.threshold ? value[i] * attr.scale : 0.0f;
+    value[i] = noisy_element(attr, value[i], word[i]);
   }
   ts_store<W>(y + at + element, value);
 }
@@ -477,7 +489,17 @@ template <typename T> static void launch_dropout(const ts_kernel_call *call) {
   int64_t rows = call->node->attr.dropout.length > 0 ? call->node->attr.dropout.length : x->shape.d[1];
   int64_t each = rows * ts_columns_of(x), first = call->node->attr.dropout.first * ts_columns_of(x);
   int64_t end = first + ts_shape_count(&x->shape), sample = each > 0 ? first / each : 0;
-  dropout_attr attr = {call->node->attr.dropout.name, ts_dropout_threshold(p), scale, each, first, end, sample, 0, {}};
+  dropout_attr attr = {call->node->attr.dropout.kind,
+                       call->node->attr.dropout.name,
+                       ts_dropout_threshold(p),
+                       p,
+                       scale,
+                       each,
+                       first,
+                       end,
+                       sample,
+                       0,
+                       {}};
   move_stretches(&attr, &call->node->attr.dropout.tokens, ts_columns_of(x));
   unsigned blocks = ts_blocks(each, block_elements(ts_lanes<T>));
   unsigned samples = each > 0 ? ts_blocks(end, each) - (unsigned) sample : 0;

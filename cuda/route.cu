@@ -9,7 +9,7 @@ enum { WARPS = 4, THREADS = WARPS * TS_WARP };
 
 struct routing {
   int64_t tokens;
-  int experts, k, groups, top_groups;
+  int experts, k, groups, top_groups, sure;
   bool sigmoid, normalize;
   float scale;
 };
@@ -22,6 +22,11 @@ struct candidate {
 
 static __device__ __forceinline__ bool is_better(candidate a, candidate b) {
   return a.value > b.value || (a.value == b.value && a.number < b.number);
+}
+
+/* What is no number is chosen last. */
+static __device__ __forceinline__ float or_last(float x) {
+  return x == x ? x : -INFINITY;
 }
 
 /* The best of the warp's, in every lane. */
@@ -101,7 +106,7 @@ static __host__ __device__ constexpr size_t bytes_of_warp(int experts) {
 
 __global__ void __launch_bounds__(THREADS)
     route_tokens(float *__restrict__ weight, int32_t *__restrict__ chosen, const float *__restrict__ logits,
-                 const float *__restrict__ bias, routing r) {
+                 const float *__restrict__ bias, const float *__restrict__ noised, routing r) {
   TS_SHARED_DYNAMIC(unsigned char, all);
   int warp = (int) threadIdx.x / TS_WARP, lane = (int) threadIdx.x % TS_WARP;
   int64_t token = (int64_t) blockIdx.x * WARPS + warp;
@@ -113,8 +118,7 @@ __global__ void __launch_bounds__(THREADS)
   const float *x = logits + token * r.experts;
   warp_scores(r, x, score, lane);
   for (int e = lane; e < r.experts; e += TS_WARP) {
-    float c = bias != nullptr ? score[e] + bias[e] : r.groups > 1 ? score[e] : x[e];
-    choice[e] = c == c ? c : -INFINITY;
+    choice[e] = or_last(bias != nullptr ? score[e] + bias[e] : r.groups > 1 ? score[e] : x[e]);
     open[e] = true;
   }
   if (r.groups > 1) {
@@ -124,6 +128,9 @@ __global__ void __launch_bounds__(THREADS)
   chosen += token * r.k;
   float sum = 0;
   for (int j = 0; j < r.k; ++j) {
+    for (int e = lane; e < r.experts && noised != nullptr && j == r.sure; e += TS_WARP) {
+      choice[e] = or_last(noised[token * r.experts + e]);
+    }
     candidate best = best_open(choice, open, 0, r.experts, lane);
     float s = chosen_score(score, best.number, lane);
     sum += s;
@@ -190,6 +197,7 @@ static routing routing_of_call(const ts_kernel_call *call, int logits) {
                call->node->attr.route.k,
                call->node->attr.route.groups > 1 ? call->node->attr.route.groups : 1,
                call->node->attr.route.top_groups,
+               call->node->attr.route.sure,
                call->node->attr.route.sigmoid,
                call->node->attr.route.normalize,
                call->node->attr.route.scale};
@@ -200,7 +208,8 @@ static void route_launch(const ts_kernel_call *call) {
   routing r = routing_of_call(call, 0);
   ts_launch(route_tokens, ts_blocks(r.tokens, WARPS), THREADS, WARPS * bytes_of_warp(r.experts), ts_call_stream(call),
             (float *) call->out[0], (int32_t *) call->out[1], (const float *) call->in[0],
-            call->node->n_in > 1 ? (const float *) call->in[1] : (const float *) nullptr, r);
+            call->node->n_in > 1 ? (const float *) call->in[1] : (const float *) nullptr,
+            call->node->n_in > 3 ? (const float *) call->in[3] : (const float *) nullptr, r);
 }
 
 static void route_dx_launch(const ts_kernel_call *call) {
@@ -217,7 +226,8 @@ enum { IGNORED = -100, LOADS_BLOCK = 64, ADD_THREADS = 128 };
 struct loads {
   routing r;
   int64_t groups, length, first;
-  int64_t width; /* 2 experts + 2 */
+  int64_t width;
+  int counted; /* choices of a token */
 };
 
 static __host__ __device__ __forceinline__ int64_t first_token_of_group(const loads &l, int64_t group) {
@@ -264,7 +274,7 @@ static __device__ __forceinline__ int64_t group_of_block(const loads &l, int64_t
 /* Partial sums of a block of tokens: a warp finds the shares of a token, then threads add those of their experts. */
 __global__ void __launch_bounds__(THREADS)
     loads_blocks(double *__restrict__ partial, const float *__restrict__ logits, const int32_t *__restrict__ chosen,
-                 const int32_t *__restrict__ label, int k, loads l) {
+                 const int32_t *__restrict__ label, const int32_t *__restrict__ taken, int k, loads l) {
   TS_SHARED_DYNAMIC(float, share); /* [WARPS][experts] */
   TS_SHARED(float, squares, WARPS);
   TS_SHARED(int, counted, WARPS);
@@ -297,15 +307,18 @@ __global__ void __launch_bounds__(THREADS)
       for (int e = (int) threadIdx.x; e < n; e += THREADS) {
         const int32_t *mine = chosen + (at + w) * k;
         int times = 0;
-        for (int j = 0; j < k; ++j) {
+        for (int j = 0; j < (l.counted > 0 ? l.counted : k); ++j) {
           times += mine[j] == e;
         }
         to[e] += times;
         to[n + e] += share[w * n + e];
       }
       if (threadIdx.x == 0) {
-        to[2 * n] += squares[w];
-        to[2 * n + 1] += 1;
+        to[ts_loads_at(n, TS_LOADS_SQUARES)] += squares[w];
+        to[ts_loads_at(n, TS_LOADS_TOKENS)] += 1;
+        for (int j = 0; j < k && taken != nullptr; ++j) {
+          to[ts_loads_at(n, TS_LOADS_LOST)] += taken[(at + w) * k + j] >= n;
+        }
       }
     }
   }
@@ -342,7 +355,7 @@ __global__ void __launch_bounds__(THREADS)
   float *score = all + warp * n, log_sum, flow = 0;
   const float *x = logits + token * n, *d = dloads + (l.first + token) / l.length * l.width;
   bool counts = label[token] != IGNORED;
-  float by = warp_shares(l, x, score, &log_sum, lane), dz = counts ? d[2 * n] : 0.0f;
+  float by = warp_shares(l, x, score, &log_sum, lane), dz = counts ? d[ts_loads_at(n, TS_LOADS_SQUARES)] : 0.0f;
   for (int e = lane; e < n; e += TS_WARP) {
     flow += score[e] * by * d[n + e];
   }
@@ -398,10 +411,16 @@ static loads loads_of_call(const ts_graph *graph, const ts_node *node, int logit
                0,
                1,
                0,
+               0,
                node->attr.loads.sigmoid,
                false,
                1};
-  return {r, node->attr.loads.groups, node->attr.loads.length, node->attr.loads.first, 2 * experts + 2};
+  return {r,
+          node->attr.loads.groups,
+          node->attr.loads.length,
+          node->attr.loads.first,
+          ts_loads_width(experts),
+          node->attr.loads.counted};
 }
 
 static size_t loads_set_up(const ts_target *, const ts_graph *graph, const ts_node *node, void **) {
@@ -414,6 +433,7 @@ static void loads_launch(const ts_kernel_call *call) {
   ts_launch(loads_blocks, ts_blocks(first_block_of_group(l, l.groups), 1), THREADS,
             (size_t) l.r.experts * WARPS * sizeof(float), ts_call_stream(call), (double *) call->workspace,
             (const float *) call->in[0], (const int32_t *) call->in[1], (const int32_t *) call->in[2],
+            call->node->n_in > 3 ? (const int32_t *) call->in[3] : (const int32_t *) nullptr,
             (int) ts_columns_of(ts_call_in(call, 1)), l);
   ts_launch(loads_groups, ts_blocks(l.groups * l.width, ADD_THREADS), ADD_THREADS, 0, ts_call_stream(call),
             (float *) call->out[0], (const double *) call->workspace, l);
@@ -444,11 +464,12 @@ static __device__ __forceinline__ double dot_of_group(const float *all, int64_t 
 
 __global__ void __launch_bounds__(TS_WARP)
     balance_loss(double *__restrict__ y, const float *__restrict__ all, const float *__restrict__ own, balance b) {
-  int64_t experts = b.width / 2 - 1;
+  int64_t experts = ts_loads_experts(b.width), tokens = ts_loads_at(experts, TS_LOADS_TOKENS);
   double sum = 0;
   for (int64_t g = 0; g < b.groups; ++g, all += b.width, own += b.width) {
-    double n = all[b.width - 1], dot = dot_of_group(all, experts, (int) threadIdx.x);
-    sum += n > 0 ? own[b.width - 1] * (b.aux / (n * n) * dot + b.z * all[b.width - 2] / n) : 0.0;
+    double n = all[tokens], dot = dot_of_group(all, experts, (int) threadIdx.x);
+    double each = n > 0 ? b.aux / (n * n) * dot + b.z * all[ts_loads_at(experts, TS_LOADS_SQUARES)] / n : 0.0;
+    sum += own[tokens] * each;
   }
   if (threadIdx.x == 0) {
     *y = sum;
@@ -461,17 +482,17 @@ __global__ void __launch_bounds__(ADD_THREADS)
   if (i >= b.groups * b.width) {
     return;
   }
-  int64_t experts = b.width / 2 - 1, at = i % b.width;
-  double n = all[i - at + b.width - 1];
+  int64_t experts = ts_loads_experts(b.width), at = i % b.width;
+  double n = all[i - at + ts_loads_at(experts, TS_LOADS_TOKENS)];
   bool share = at >= experts && at < 2 * experts;
-  y[i] = share               ? (n > 0 ? (float) (*seed * b.aux / n * all[i - experts]) : 0.0f)
-         : at == b.width - 2 ? (float) (*seed * b.z)
-                             : 0.0f;
+  y[i] = share ? (n > 0 ? (float) (*seed * b.aux / n * all[i - experts]) : 0.0f)
+         : at == ts_loads_at(experts, TS_LOADS_SQUARES) ? (float) (*seed * b.z)
+                                                        : 0.0f;
 }
 
 static balance balance_of(const ts_kernel_call *call, int loads) {
   const ts_shape *x = &ts_call_in(call, loads)->shape;
-  double experts = (double) (x->d[1] / 2 - 1);
+  double experts = (double) ts_loads_experts(x->d[1]);
   return {x->d[0], x->d[1], (double) call->node->attr.balance.aux * experts / call->node->attr.balance.layers,
           (double) call->node->attr.balance.z};
 }

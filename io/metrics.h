@@ -52,6 +52,7 @@
   X(double, largest)      /* choices of the expert with most of them, over the mean */                                \
   X(double, smallest)     /* of that with fewest */                                                                   \
   X(int64_t, idle)        /* experts without any */                                                                   \
+  X(double, dropped)      /* share of all choices that no expert had room for */                                      \
   X(double, aux)          /* experts times the sum of shares of choices times shares of scores: 1 is even, times k */ \
   X(double, z)            /* mean of logsumexp (logits)^2 */                                                          \
   X(double, largest_bias) /* that the step chose by, where biases follow the balance; else 0 */

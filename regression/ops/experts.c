@@ -2,8 +2,11 @@
 #include "base/random.h"
 #include "regression/ops/ops.h"
 
+#include <math.h>
+
 /* One choice; odd sizes; an expert that nobody chose and choices of none; all of one expert; more than a block sorts,
- * in columns of whole vectors; no tokens. */
+ * in columns of whole vectors; no tokens; some hundred rows of an expert, and columns that are several strips; more
+ * rows than are summed at a time. */
 static const struct dispatched {
   ts_shape tokens;
   int64_t k, columns;
@@ -14,8 +17,14 @@ static const struct dispatched {
     {{2, {2, 7}}, 4, 40, 60, false, false}, {{1, {300}}, 8, 64, 64, true, false},
     {{2, {9, 11}}, 3, 8, 4, true, true},    {{1, {700}}, 3, 16, 300, true, false},
     {{2, {2, 3}}, 2, 2056, 5, true, false}, {{2, {0, 4}}, 2, 8, 3, true, false},
+    {{1, {240}}, 1, 20, 3, true, false},    {{1, {60}}, 1, 1030, 2, false, false},
+    {{1, {60}}, 1, 20, 2, false, false},    {{1, {1100}}, 1, 17, 2, false, true},
 };
+#ifdef STAND_IN
+enum { DISPATCHES = 8 };
+#else
 enum { DISPATCHES = sizeof expert_variants / sizeof *expert_variants };
+#endif
 
 static ts_shape of_tokens(const struct dispatched *v, int64_t last) {
   ts_shape shape = v->tokens;
@@ -188,13 +197,13 @@ static void combine_dots(run_case *c) {
 
 /* ---- products: each variant twice, with w as it is and turned ---- */
 
-static const int64_t results[DISPATCHES] = {1, 9, 72, 64, 24, 130, 66, 8};
+static const int64_t results[] = {1, 9, 72, 64, 24, 130, 66, 8, 530, 40, 1090, 70};
 
-/* Which of them are products: on the stand-in, which is slow, not that of 300 experts, nor that of 2400 rows. */
+/* Which of them are products: on the stand-in, which is slow, not that of 300 experts, nor those of many rows. */
 #ifdef STAND_IN
 static const int multiplied[] = {0, 1, 2, 4, 6, 7};
 #else
-static const int multiplied[] = {0, 1, 2, 3, 4, 5, 6, 7};
+static const int multiplied[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
 #endif
 enum { PRODUCTS = 2 * sizeof multiplied / sizeof *multiplied };
 
@@ -202,11 +211,10 @@ static ts_shape of_experts(const struct dispatched *v, int64_t a, int64_t b, boo
   return turned ? TS_SHAPE(v->experts, b, a) : TS_SHAPE(v->experts, a, b);
 }
 
-/* As input 2. */
-static void input_first(run_case *c, const struct dispatched *v) {
-  c->in[2] = run_new(TS_I32, TS_SHAPE(v->experts + 1));
-  count_first(&c->in[2], v);
-  c->n_in = 3;
+static void input_first(run_case *c, const struct dispatched *v, int at) {
+  c->in[at] = run_new(TS_I32, TS_SHAPE(v->experts + 1));
+  count_first(&c->in[at], v);
+  c->n_in = at + 1;
 }
 
 static void build_grouped(run_case *c, int variant, ts_dtype dtype) {
@@ -216,7 +224,7 @@ static void build_grouped(run_case *c, int variant, ts_dtype dtype) {
   c->attr.matmul.dtype = dtype;
   ops_input(c, 0, dtype, TS_SHAPE(choices_of(v), v->columns), 1.0);
   ops_input(c, 1, dtype, of_experts(v, v->columns, columns, variant % 2 == 1), 1.0);
-  input_first(c, v);
+  input_first(c, v, 2);
   ops_output(c, dtype, TS_SHAPE(choices_of(v), columns));
 }
 
@@ -225,8 +233,46 @@ static void build_grouped_dw(run_case *c, int variant, ts_dtype dtype) {
   c->attr.matmul.dtype = variant % 2 == 0 ? TS_F32 : dtype;
   ops_input(c, 0, dtype, TS_SHAPE(choices_of(v), results[multiplied[variant / 2]]), 1.0);
   ops_input(c, 1, dtype, TS_SHAPE(choices_of(v), v->columns), 1.0);
-  input_first(c, v);
+  input_first(c, v, 2);
   ops_output(c, c->attr.matmul.dtype, of_experts(v, results[multiplied[variant / 2]], v->columns, false));
+}
+
+static void build_grouped_bias(run_case *c, int variant, ts_dtype dtype) {
+  const struct dispatched *v = &expert_variants[variant];
+  ops_input(c, 0, dtype, TS_SHAPE(choices_of(v), v->columns), 1.0);
+  ops_input(c, 1, dtype, TS_SHAPE(v->experts, v->columns), 1.0);
+  input_first(c, v, 2);
+  ops_output(c, dtype, TS_SHAPE(choices_of(v), v->columns));
+}
+
+static void grouped_bias(run_case *c) {
+  const int32_t *first = c->in[2].data;
+  int64_t n = ops_columns(c, 0);
+  memset(ops_out(c, 0), 0, (size_t) run_count(&c->out[0]) * sizeof(double));
+  for (int64_t e = 0; e < c->in[1].shape.d[0]; ++e) {
+    for (int64_t i = first[e] * n; i < first[e + 1] * n; ++i) {
+      ops_out(c, 0)[i] = ops_in(c, 0)[i] + ops_in(c, 1)[e * n + i % n];
+    }
+  }
+}
+
+static void build_grouped_sum(run_case *c, int variant, ts_dtype dtype) {
+  const struct dispatched *v = &expert_variants[variant];
+  c->attr.sum_rows.dtype = variant % 2 == 0 ? TS_F32 : dtype;
+  ops_input(c, 0, dtype, TS_SHAPE(choices_of(v), v->columns), 1.0);
+  input_first(c, v, 1);
+  ops_output(c, c->attr.sum_rows.dtype, TS_SHAPE(v->experts, v->columns));
+}
+
+static void grouped_sum(run_case *c) {
+  const int32_t *first = c->in[1].data;
+  int64_t n = ops_columns(c, 0);
+  memset(ops_out(c, 0), 0, (size_t) run_count(&c->out[0]) * sizeof(double));
+  for (int64_t e = 0; e < c->out[0].shape.d[0]; ++e) {
+    for (int64_t i = first[e] * n; i < first[e + 1] * n; ++i) {
+      ops_out(c, 0)[e * n + i % n] += ops_in(c, 0)[i];
+    }
+  }
 }
 
 static void grouped(run_case *c) {
@@ -261,6 +307,58 @@ static void grouped_dw(run_case *c) {
   }
 }
 
+/* ---- experts and an MLP beside them ---- */
+
+static ts_shape two_of(ts_shape tokens) {
+  tokens.d[tokens.n - 1] = 2;
+  return tokens;
+}
+
+static void build_blend(run_case *c, int variant, ts_dtype dtype) {
+  ts_shape shape = ops_shape(variant);
+  ops_input(c, 0, dtype, shape, 1.0);
+  ops_input(c, 1, dtype, shape, 1.0);
+  ops_input(c, 2, TS_F32, two_of(shape), 1.5);
+  ops_output(c, dtype, shape);
+}
+
+static double share_of(const run_case *c, int logits, int64_t token) {
+  const double *x = ops_in(c, logits) + 2 * token;
+  return exp(x[0]) / (exp(x[0]) + exp(x[1]));
+}
+
+static void blend(run_case *c) {
+  int64_t n = ops_columns(c, 0);
+  for (int64_t i = 0; i < ops_count(c, 0); ++i) {
+    double share = share_of(c, 2, i / n);
+    ops_out(c, 0)[i] = share * ops_in(c, 0)[i] + (1 - share) * ops_in(c, 1)[i];
+  }
+}
+
+static void build_blend_dx(run_case *c, int variant, ts_dtype dtype) {
+  ts_shape shape = ops_shape(variant);
+  for (int i = 0; i < 3; ++i) {
+    ops_input(c, i, dtype, shape, 1.0);
+  }
+  ops_input(c, 3, TS_F32, two_of(shape), 1.5);
+  ops_output(c, dtype, shape);
+  ops_output(c, dtype, shape);
+  ops_output(c, TS_F32, c->in[3].shape);
+}
+
+static void blend_dx(run_case *c) {
+  int64_t n = ops_columns(c, 0);
+  memset(ops_out(c, 2), 0, (size_t) run_count(&c->out[2]) * sizeof(double));
+  for (int64_t i = 0; i < ops_count(c, 0); ++i) {
+    double share = share_of(c, 3, i / n), dy = ops_in(c, 0)[i];
+    ops_out(c, 0)[i] = share * dy;
+    ops_out(c, 1)[i] = (1 - share) * dy;
+    double slope = share * (1 - share) * dy * (ops_in(c, 1)[i] - ops_in(c, 2)[i]);
+    ops_out(c, 2)[i / n * 2] += slope;
+    ops_out(c, 2)[i / n * 2 + 1] -= slope;
+  }
+}
+
 /* Sums of eight products of numbers up to four, and of two thousand; of products of matrices as many as columns, or
  * rows of an expert. */
 const op_row ops_experts[] = {
@@ -270,5 +368,9 @@ const op_row ops_experts[] = {
     {TS_OP_COMBINE_DOTS, DISPATCHES, build_combine_dots, combine_dots, 1024},
     {TS_OP_GROUPED, PRODUCTS, build_grouped, grouped, 1024},
     {TS_OP_GROUPED_DW, PRODUCTS, build_grouped_dw, grouped_dw, 1024},
+    {TS_OP_GROUPED_BIAS, DISPATCHES, build_grouped_bias, grouped_bias, 8},
+    {TS_OP_BLEND, OPS_SHAPES, build_blend, blend, 16},
+    {TS_OP_BLEND_DX, OPS_SHAPES, build_blend_dx, blend_dx, 1024},
+    {TS_OP_GROUPED_SUM, DISPATCHES, build_grouped_sum, grouped_sum, 1024},
     {.reference = NULL},
 };

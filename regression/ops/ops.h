@@ -23,7 +23,8 @@ typedef struct op_row {
 
 /** Rows of a file, ended by one without a reference; most of ops_products have a reference only. */
 extern const op_row ops_pointwise[], ops_lookup[], ops_norm[], ops_loss[], ops_sum[], ops_rope[], ops_update[],
-    ops_optimizer[], ops_matrices[], ops_products[], ops_attention[], ops_mlp[], ops_route[], ops_experts[];
+    ops_optimizer[], ops_matrices[], ops_products[], ops_attention[], ops_mlp[], ops_limit[], ops_route[],
+    ops_experts[];
 
 /** The row of an op, or NULL. Not collective. */
 const op_row *ops_find(ts_op op);
@@ -47,6 +48,9 @@ void ops_check_half_products(const ts_backend *backend);
 
 /** States in 8 bits on a set of kernels, against bitsandbytes' arithmetic. Not collective. */
 void ops_check_states(const ts_backend *set);
+
+/** The random word of an element of a sample. Not collective. */
+uint32_t ops_word(int64_t seed, uint64_t name, int64_t sample, int64_t element);
 
 /** Whether dropout keeps an element, by the definition. Not collective. */
 bool ops_keep(int64_t seed, uint64_t name, int64_t sample, int64_t element, double p);

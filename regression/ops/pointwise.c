@@ -122,18 +122,18 @@ static void build_activation(run_case *c, int variant, ts_dtype dtype) {
 /* The same of rows, of which some are there at run time, none, or all. */
 enum { ROWED = 5 * TS_N_ACTIVATIONS };
 
-static void build_gate(run_case *c, int variant, ts_dtype dtype) {
+static void build_rows_of(run_case *c, int variant, ts_dtype dtype) {
   static const int64_t rows[][3] = {{7, 5, 3}, {300, 64, 0}, {9, 8, 9}, {33, 130, 20}, {1, 1, 1}}; /* M, C, there */
-  bool dx = c->op == TS_OP_GLU_DX;
+  bool dx = c->op == TS_OP_GLU_DX || c->op == TS_OP_ACTIVATION_DX, glu = c->op == TS_OP_GLU || c->op == TS_OP_GLU_DX;
   if (variant < ACTIVATIONS) {
     build_activation(c, variant, dtype);
     return;
   }
   const int64_t *size = rows[(variant - ACTIVATIONS) / TS_N_ACTIVATIONS];
-  for (int i = 0; i < 2 + dx; ++i) {
+  for (int i = 0; i < 1 + glu + dx; ++i) {
     ops_input(c, i, dtype, TS_SHAPE(size[0], size[1]), 2.0);
   }
-  for (int i = 0; i < 1 + dx; ++i) {
+  for (int i = 0; i < 1 + (glu && dx); ++i) {
     ops_output(c, dtype, TS_SHAPE(size[0], size[1]));
   }
   c->in[c->n_in] = run_new(TS_I32, TS_SHAPE(3));
@@ -222,9 +222,25 @@ static const struct {
                       {DROPOUT_ROWS + 2, {.n = 2, .stretch = {{0, 1}, {16, 16}}}}};
 enum { DROPOUT_TOKENS = sizeof token_variants / sizeof *token_variants };
 
+/* Variants again, with other noise: of whole samples and of rows, of other tokens. */
+static const struct {
+  int variant;
+  ts_noise kind;
+} noise_variants[] = {{1, TS_NOISE_JITTER},
+                      {OPS_SHAPES, TS_NOISE_GUMBEL},
+                      {DROPOUT_ROWS + 1, TS_NOISE_UNIFORM},
+                      {DROPOUT_ROWS + 2, TS_NOISE_JITTER},
+                      {DROPOUT_VARIANTS + 2, TS_NOISE_GUMBEL},
+                      {DROPOUT_VARIANTS, TS_NOISE_UNIFORM}};
+enum { DROPOUT_NOISES = sizeof noise_variants / sizeof *noise_variants };
+
 /* In the last variant before those of rows samples are whole vectors of either type. */
 static void build_dropout(run_case *c, int variant, ts_dtype dtype) {
   static const float p[DROPOUT_ROWS] = {0.0f, 0.1f, 0.5f, 0.9f, 1.0f, 0.2f, 0.3f};
+  if (variant >= DROPOUT_VARIANTS + DROPOUT_TOKENS) {
+    c->attr.dropout.kind = noise_variants[variant - DROPOUT_VARIANTS - DROPOUT_TOKENS].kind;
+    variant = noise_variants[variant - DROPOUT_VARIANTS - DROPOUT_TOKENS].variant;
+  }
   if (variant >= DROPOUT_VARIANTS) {
     c->attr.dropout.tokens = token_variants[variant - DROPOUT_VARIANTS].tokens;
     variant = token_variants[variant - DROPOUT_VARIANTS].variant;
@@ -247,6 +263,14 @@ static void build_dropout(run_case *c, int variant, ts_dtype dtype) {
   ops_output(c, dtype, shape);
 }
 
+static double add_noise(const ts_attr *attr, double x, double u) {
+  switch (attr->dropout.kind) {
+    case TS_NOISE_JITTER: return x * (1 - attr->dropout.p + 2 * attr->dropout.p * u);
+    case TS_NOISE_GUMBEL: return x - log(-log(u));
+    default: return u;
+  }
+}
+
 static void dropout(run_case *c) {
   int64_t length = c->attr.dropout.length > 0 ? c->attr.dropout.length : c->in[0].shape.d[1];
   int64_t columns = ops_columns(c, 0), first = c->attr.dropout.first;
@@ -254,7 +278,13 @@ static void dropout(run_case *c) {
   double p = c->attr.dropout.p;
   for (int64_t i = 0; i < ops_count(c, 0); ++i) {
     int64_t row = first + i / columns, token = ts_tokens_at(&c->attr.dropout.tokens, row % length);
-    bool keep = ops_keep(*seed, c->attr.dropout.name, sample[row / length], token * columns + i % columns, p);
+    int64_t element = token * columns + i % columns;
+    if (c->attr.dropout.kind != TS_NOISE_DROP) {
+      uint32_t word = ops_word(*seed, c->attr.dropout.name, sample[row / length], element);
+      ops_out(c, 0)[i] = add_noise(&c->attr, ops_in(c, 0)[i], ((word >> 9) + 0.5) * 0x1p-23);
+      continue;
+    }
+    bool keep = ops_keep(*seed, c->attr.dropout.name, sample[row / length], element, p);
     ops_out(c, 0)[i] = keep ? ops_in(c, 0)[i] / (1 - p) : 0;
   }
 }
@@ -268,10 +298,10 @@ const op_row ops_pointwise[] = {
     {TS_OP_SCALE, 2 * OPS_SHAPES + 1, build_scale, scale, 4},
     {TS_OP_CAST, 2 * OPS_SHAPES, build_cast, copy, 0},
     {TS_OP_ACCUMULATE, OPS_SHAPES + 3, build_accumulate, accumulate, 2},
-    {TS_OP_ACTIVATION, ACTIVATIONS, build_activation, activation, 4},
-    {TS_OP_ACTIVATION_DX, ACTIVATIONS, build_activation, activation_dx, 6},
-    {TS_OP_GLU, ACTIVATIONS + ROWED, build_gate, glu, 4},
-    {TS_OP_GLU_DX, ACTIVATIONS + ROWED, build_gate, glu_dx, 6},
-    {TS_OP_DROPOUT, DROPOUT_VARIANTS + DROPOUT_TOKENS, build_dropout, dropout, 2},
+    {TS_OP_ACTIVATION, ACTIVATIONS + ROWED, build_rows_of, activation, 4},
+    {TS_OP_ACTIVATION_DX, ACTIVATIONS + ROWED, build_rows_of, activation_dx, 6},
+    {TS_OP_GLU, ACTIVATIONS + ROWED, build_rows_of, glu, 4},
+    {TS_OP_GLU_DX, ACTIVATIONS + ROWED, build_rows_of, glu_dx, 6},
+    {TS_OP_DROPOUT, DROPOUT_VARIANTS + DROPOUT_TOKENS + DROPOUT_NOISES, build_dropout, dropout, 4},
     {.reference = NULL},
 };

@@ -4,18 +4,27 @@
 #include <math.h>
 
 /* Softmax and sigmoid, weights as they are and normalized, groups, as many as there are, more experts than a warp's
- * lanes, no tokens. */
+ * lanes, no tokens; noised logits, for all choices or some. */
 static const struct routed {
   ts_shape shape; /* of logits */
   int k, groups, top_groups;
   bool sigmoid, normalize, biased;
   float scale;
+  bool noised;
+  int sure;
 } route_variants[] = {
-    {{2, {1, 1}}, 1, 0, 0, false, false, false, 1},     {{3, {3, 5, 8}}, 2, 0, 0, false, true, false, 1},
-    {{3, {2, 7, 60}}, 4, 0, 0, false, false, false, 1}, {{2, {300, 64}}, 8, 0, 0, false, true, true, 1},
-    {{2, {41, 16}}, 16, 0, 0, true, true, false, 2.5f}, {{3, {2, 9, 128}}, 6, 8, 3, true, true, true, 2.5f},
-    {{2, {33, 12}}, 2, 4, 2, false, false, false, 1},   {{2, {5, 1024}}, 64, 64, 8, true, false, true, 0.5f},
-    {{2, {17, 6}}, 2, 6, 3, true, true, false, 1},      {{3, {0, 4, 8}}, 2, 0, 0, false, true, false, 1},
+    {{2, {1, 1}}, 1, 0, 0, false, false, false, 1, false, 0},
+    {{3, {3, 5, 8}}, 2, 0, 0, false, true, false, 1, false, 0},
+    {{3, {2, 7, 60}}, 4, 0, 0, false, false, false, 1, false, 0},
+    {{2, {300, 64}}, 8, 0, 0, false, true, true, 1, false, 0},
+    {{2, {41, 16}}, 16, 0, 0, true, true, false, 2.5f, false, 0},
+    {{3, {2, 9, 128}}, 6, 8, 3, true, true, true, 2.5f, false, 0},
+    {{2, {33, 12}}, 2, 4, 2, false, false, false, 1, false, 0},
+    {{2, {5, 1024}}, 64, 64, 8, true, false, true, 0.5f, false, 0},
+    {{2, {17, 6}}, 2, 6, 3, true, true, false, 1, false, 0},
+    {{3, {0, 4, 8}}, 2, 0, 0, false, true, false, 1, false, 0},
+    {{2, {41, 8}}, 1, 0, 0, false, false, false, 1, true, 0},
+    {{2, {39, 40}}, 2, 0, 0, false, false, false, 1, true, 1},
 };
 enum { ROUTES = sizeof route_variants / sizeof *route_variants };
 
@@ -48,6 +57,11 @@ static void build_route(run_case *c, int variant, ts_dtype dtype) {
   if (v->biased) {
     ops_input(c, 1, TS_F32, TS_SHAPE(v->shape.d[v->shape.n - 1]), 0.3);
   }
+  if (v->noised) {
+    ops_input(c, 3, TS_F32, v->shape, 1.5);
+    run_set(&c->in[3], 0, (double) NAN); /* chosen last */
+  }
+  c->attr.route.sure = v->sure;
   ops_output(c, TS_F32, chosen_shape(v));
   ops_output(c, TS_I32, chosen_shape(v));
 }
@@ -84,6 +98,14 @@ static void hide_groups(const run_case *c, double *choice, int64_t n) {
   }
 }
 
+static int64_t best_of(const double *x, int64_t n) {
+  int64_t best = 0;
+  for (int64_t e = 1; e < n; ++e) {
+    best = x[e] > x[best] ? e : best;
+  }
+  return best;
+}
+
 static void route(run_case *c) {
   int64_t n = ops_columns(c, 0), k = c->attr.route.k;
   double score[TS_MOST_EXPERTS], choice[TS_MOST_EXPERTS];
@@ -98,13 +120,18 @@ static void route(run_case *c) {
     if (c->attr.route.groups > 1) {
       hide_groups(c, choice, n);
     }
-    for (int64_t e = 0; e < n; ++e) {
-      int64_t j = rank_of(choice, n, e);
-      if (j < k) {
-        run_set(&c->out[1], row * k + j, (double) e);
-        ops_out(c, 0)[row * k + j] = score[e];
-        sum += score[e];
+    bool noised = c->n_in > 3 && c->in[3].data != NULL;
+    for (int64_t j = 0; j < k; ++j) {
+      for (int64_t e = 0; e < n && noised && j == c->attr.route.sure; ++e) {
+        double value = ops_in(c, 3)[row * n + e];
+        bool taken = choice[e] == -INFINITY && j > 0;
+        choice[e] = taken || value != value ? -INFINITY : value;
       }
+      int64_t e = best_of(choice, n);
+      run_set(&c->out[1], row * k + j, (double) e);
+      ops_out(c, 0)[row * k + j] = score[e];
+      sum += score[e];
+      choice[e] = -INFINITY;
     }
     for (int64_t j = 0; j < k; ++j) {
       ops_out(c, 0)[row * k + j] *= c->attr.route.scale / (c->attr.route.normalize ? sum : 1);
@@ -156,21 +183,24 @@ static void route_dx(run_case *c) {
 /* ---- what experts got ---- */
 
 /* One group; samples, which tokens here begin and end in the middle of; more than a block of tokens; a group of none;
- * no tokens. */
+ * no tokens; some choices count; not all are taken. */
 static const struct loaded {
   ts_shape shape; /* of logits */
   int k, groups;
   int64_t length, first;
   bool sigmoid;
+  int counted;
+  bool limited;
 } load_variants[] = {
-    {{3, {1, 1, 1}}, 1, 1, 1, 0, false},   {{3, {3, 50, 8}}, 2, 1, 150, 0, false},
-    {{3, {3, 50, 7}}, 3, 3, 50, 0, true},  {{3, {1, 90, 60}}, 4, 4, 70, 65, false},
-    {{2, {300, 129}}, 8, 3, 150, 0, true}, {{3, {0, 4, 8}}, 2, 1, 4, 0, false},
+    {{3, {1, 1, 1}}, 1, 1, 1, 0, false, 0, false},   {{3, {3, 50, 8}}, 2, 1, 150, 0, false, 0, false},
+    {{3, {3, 50, 7}}, 3, 3, 50, 0, true, 0, false},  {{3, {1, 90, 60}}, 4, 4, 70, 65, false, 0, false},
+    {{2, {300, 129}}, 8, 3, 150, 0, true, 0, false}, {{3, {0, 4, 8}}, 2, 1, 4, 0, false, 0, false},
+    {{3, {2, 70, 9}}, 3, 2, 70, 0, false, 1, true},  {{3, {2, 70, 9}}, 2, 1, 140, 0, false, 0, true},
 };
 enum { LOADS = sizeof load_variants / sizeof *load_variants, IGNORED = -100 };
 
 static ts_shape shape_of_loads(const struct loaded *v) {
-  return TS_SHAPE(v->groups, 2 * v->shape.d[v->shape.n - 1] + 2);
+  return TS_SHAPE(v->groups, ts_loads_width(v->shape.d[v->shape.n - 1]));
 }
 
 /* Every fifth label is none; in the last group of the fifth variant all are. */
@@ -190,6 +220,7 @@ static void set_loads(run_case *c, const struct loaded *v) {
   c->attr.loads.length = v->length;
   c->attr.loads.first = v->first;
   c->attr.loads.sigmoid = v->sigmoid;
+  c->attr.loads.counted = v->counted;
 }
 
 static void input_choices(run_case *c, int i, const struct loaded *v) {
@@ -209,6 +240,13 @@ static void build_route_loads(run_case *c, int variant, ts_dtype dtype) {
   ops_input(c, 0, TS_F32, v->shape, 1.5);
   input_choices(c, 1, v);
   input_labels(c, 2, v, variant);
+  if (v->limited) { /* every third choice is of nobody */
+    input_choices(c, 3, v);
+    for (int64_t at = 0; at < run_count(&c->in[3]); at += 3) {
+      run_set(&c->in[3], at, (double) v->shape.d[v->shape.n - 1]);
+    }
+    c->n_in = 4;
+  }
   ops_output(c, TS_F32, shape_of_loads(v));
 }
 
@@ -227,8 +265,8 @@ static double score_shares(bool sigmoid, const double *x, int64_t n, double *sha
 }
 
 static void route_loads(run_case *c) {
-  int64_t n = ops_columns(c, 0), k = ops_columns(c, 1), width = 2 * n + 2;
-  const int32_t *chosen = c->in[1].data, *label = c->in[2].data;
+  int64_t n = ops_columns(c, 0), k = ops_columns(c, 1), width = 2 * n + 3;
+  const int32_t *chosen = c->in[1].data, *label = c->in[2].data, *taken = c->n_in > 3 ? c->in[3].data : NULL;
   double share[TS_MOST_EXPERTS];
   memset(ops_out(c, 0), 0, (size_t) run_count(&c->out[0]) * sizeof(double));
   for (int64_t t = 0; t < ops_rows(c, 0); ++t) {
@@ -238,7 +276,8 @@ static void route_loads(run_case *c) {
       to[n + e] += share[e];
     }
     for (int64_t j = 0; j < k && label[t] != IGNORED; ++j) {
-      to[chosen[t * k + j]] += 1;
+      to[chosen[t * k + j]] += c->attr.loads.counted == 0 || j < c->attr.loads.counted;
+      to[2 * n + 2] += taken != NULL && taken[t * k + j] >= n;
     }
     to[2 * n] += label[t] != IGNORED ? z * z : 0;
     to[2 * n + 1] += label[t] != IGNORED;
@@ -282,7 +321,7 @@ static void build_route_loads_dx(run_case *c, int variant, ts_dtype dtype) {
 
 /* By the quotient rule, from each share to each logit. */
 static void route_loads_dx(run_case *c) {
-  int64_t n = ops_columns(c, 1), width = 2 * n + 2;
+  int64_t n = ops_columns(c, 1), width = 2 * n + 3;
   const int32_t *label = c->in[2].data;
   double share[TS_MOST_EXPERTS];
   memset(ops_out(c, 0), 0, (size_t) run_count(&c->out[0]) * sizeof(double));
@@ -302,14 +341,16 @@ static void route_loads_dx(run_case *c) {
 
 /* Counts and means as they may be, of one rank of several; a group of no tokens. */
 static void input_balance(run_case *c, int i, int64_t groups, int64_t experts, double part) {
-  ops_input(c, i, TS_F32, TS_SHAPE(groups, 2 * experts + 2), 1.0);
+  int64_t width = ts_loads_width(experts);
+  ops_input(c, i, TS_F32, TS_SHAPE(groups, width), 1.0);
   for (int64_t at = 0; at < run_count(&c->in[i]); ++at) {
-    int64_t place = at % (2 * experts + 2);
-    double value = place < experts               ? floor(40 * part * fabs(run_get(&c->in[i], at)))
-                   : place < 2 * experts         ? 9 * part * fabs(run_get(&c->in[i], at))
-                   : place == 2 * experts        ? 77 * part
-                   : at / (2 * experts + 2) == 1 ? 0
-                                                 : floor(80 * part);
+    int64_t place = at % width;
+    double value = place < experts           ? floor(40 * part * fabs(run_get(&c->in[i], at)))
+                   : place < 2 * experts     ? 9 * part * fabs(run_get(&c->in[i], at))
+                   : place == 2 * experts    ? 77 * part
+                   : place > 2 * experts + 1 ? 5
+                   : at / width == 1         ? 0
+                                             : floor(80 * part);
     run_set(&c->in[i], at, value);
   }
 }
@@ -332,16 +373,16 @@ static void build_balance_loss(run_case *c, int variant, ts_dtype dtype) {
 }
 
 static void balance_loss(run_case *c) {
-  int64_t width = ops_columns(c, 0), n = width / 2 - 1;
+  int64_t width = ops_columns(c, 0), n = (width - 3) / 2;
   double loss = 0;
   for (int64_t g = 0; g < ops_rows(c, 0); ++g) {
     const double *all = ops_in(c, 0) + g * width, *own = ops_in(c, 1) + g * width;
-    double tokens = all[width - 1], aux = 0;
+    double tokens = all[2 * n + 1], aux = 0;
     for (int64_t e = 0; e < n && tokens > 0; ++e) {
       aux += (double) n * all[e] / tokens * all[n + e] / tokens;
     }
-    loss += own[width - 1] / c->attr.balance.layers * c->attr.balance.aux * aux;
-    loss += tokens > 0 ? own[width - 1] * c->attr.balance.z * all[width - 2] / tokens : 0;
+    loss += own[2 * n + 1] / c->attr.balance.layers * c->attr.balance.aux * aux;
+    loss += tokens > 0 ? own[2 * n + 1] * c->attr.balance.z * all[2 * n] / tokens : 0;
   }
   ops_out(c, 0)[0] = loss;
 }
@@ -355,17 +396,17 @@ static void build_balance_loss_dx(run_case *c, int variant, ts_dtype dtype) {
 }
 
 static void balance_loss_dx(run_case *c) {
-  int64_t width = ops_columns(c, 1), n = width / 2 - 1;
+  int64_t width = ops_columns(c, 1), n = (width - 3) / 2;
   double seed = ops_in(c, 0)[0];
   memset(ops_out(c, 0), 0, (size_t) run_count(&c->out[0]) * sizeof(double));
   for (int64_t g = 0; g < ops_rows(c, 1); ++g) {
     const double *all = ops_in(c, 1) + g * width;
-    double *to = ops_out(c, 0) + g * width, tokens = all[width - 1];
+    double *to = ops_out(c, 0) + g * width, tokens = all[2 * n + 1];
     for (int64_t e = 0; e < n && tokens > 0; ++e) { /* tokens / layers of them have this loss */
       to[n + e] =
           seed * tokens / c->attr.balance.layers * c->attr.balance.aux * (double) n * all[e] / (tokens * tokens);
     }
-    to[width - 2] = seed * c->attr.balance.z;
+    to[2 * n] = seed * c->attr.balance.z;
   }
 }
 

@@ -146,6 +146,18 @@ static void build_route(gradient_case *c, int variant) {
   c->n_dy = 1; /* a choice has none */
 }
 
+/* Bits: weights that are left sum to 1; first choices of all tokens come first. */
+static void build_route_limit(gradient_case *c, int variant) {
+  ts_tid in[] = {numbers(c, "weight", TS_SHAPE(2, 5, 3)), integers(c, "chosen", TS_I32, TS_SHAPE(2, 5, 3), 4)};
+  for (int64_t i = 0; i < run_count(&c->value[in[0]]); ++i) {
+    run_set(&c->value[in[0]], i, 0.2 + fabs(run_get(&c->value[in[0]], i)));
+  }
+  ts_attr attr = {.limit = {.experts = 4, .least = 1, .factor = 2, .by_choice = variant & 2, .normalize = variant & 1}};
+  ts_graph_add(ts_graph_site(c->graph),
+               &(ts_node){.op = TS_OP_ROUTE_LIMIT, .name = "node", .n_in = 2, .in = in, .attr = attr, .beta = TS_NONE});
+  c->n_dy = 1;
+}
+
 /* Bits: sigmoid; groups of a sample and a half. */
 static ts_tid loads_of_experts(gradient_case *c, const char *name, int variant) {
   ts_tid in[] = {numbers(c, "logits", TS_SHAPE(2, 3, 8)), integers(c, "chosen", TS_I32, TS_SHAPE(2, 3, 2), 8),
@@ -165,9 +177,9 @@ static void build_route_loads(gradient_case *c, int variant) {
 /* This rank's loads are all.  What was chosen, and how often, is given: of shares that are 0 it does
  * not matter. */
 static void build_balance_loss(gradient_case *c, int variant) {
-  ts_tid loads = numbers(c, "loads", TS_SHAPE(2, 18));
+  ts_tid loads = numbers(c, "loads", TS_SHAPE(2, 19));
   for (int64_t i = 0; i < run_count(&c->value[loads]); ++i) {
-    int64_t place = i % 18;
+    int64_t place = i % 19;
     run_set(&c->value[loads], i, place < 8 ? (double) (i % 5) : place < 16 ? 0 : place == 16 ? 31 : 7);
   }
   numbers(c, "gradient_seed", TS_SHAPE(1));
@@ -201,20 +213,40 @@ static void build_combine(gradient_case *c, int variant) {
   build_rows(c, variant, TS_OP_COMBINE, TS_SHAPE(12, 8));
 }
 
-/* Four experts with rows 0 to 1, none, 1 to 4, 4 to 7 of nine.  Variant 1: matrices turned. */
-static void build_grouped(gradient_case *c, int variant) {
-  static const int32_t begin[] = {0, 1, 1, 4, 7};
+/* Four experts with rows 0 to 1, none, 1 to 4, 4 to `last` of nine. */
+static ts_tid first_of_experts(gradient_case *c, int32_t last) {
+  const int32_t begin[] = {0, 1, 1, 4, last};
   run_tensor first = run_new(TS_I32, TS_SHAPE(5));
   memcpy(first.data, begin, sizeof begin);
+  return add_leaf(c, "first", TS_I32, TS_SHAPE(5), first);
+}
+
+/* Of all rows: what flows to those of none is what flows from there, and nobody reads it. */
+static void build_grouped_bias(gradient_case *c, int variant) {
+  (void) variant;
+  const ts_tid in[] = {numbers(c, "x", TS_SHAPE(9, 6)), numbers(c, "b", TS_SHAPE(4, 6)), first_of_experts(c, 9)};
+  ts_graph_add(ts_graph_site(c->graph),
+               &(ts_node){.op = TS_OP_GROUPED_BIAS, .name = "node", .n_in = 3, .in = in, .beta = TS_NONE});
+}
+
+/* Variant 1: matrices turned. */
+static void build_grouped(gradient_case *c, int variant) {
   const ts_tid in[] = {numbers(c, "x", TS_SHAPE(9, 6)),
-                       numbers(c, "w", variant == 1 ? TS_SHAPE(4, 5, 6) : TS_SHAPE(4, 6, 5)),
-                       add_leaf(c, "first", TS_I32, TS_SHAPE(5), first)};
+                       numbers(c, "w", variant == 1 ? TS_SHAPE(4, 5, 6) : TS_SHAPE(4, 6, 5)), first_of_experts(c, 7)};
   ts_graph_add(ts_graph_site(c->graph), &(ts_node){.op = TS_OP_GROUPED,
                                                    .name = "node",
                                                    .n_in = 3,
                                                    .in = in,
                                                    .attr = {.matmul = {.transpose_b = variant == 1, .dtype = TS_F32}},
                                                    .beta = TS_NONE});
+}
+
+static void build_blend(gradient_case *c, int variant) {
+  (void) variant;
+  const ts_tid in[] = {numbers(c, "a", activations()), numbers(c, "b", activations()),
+                       numbers(c, "logits", TS_SHAPE(2, 3, 2))};
+  ts_graph_add(ts_graph_site(c->graph),
+               &(ts_node){.op = TS_OP_BLEND, .name = "node", .n_in = 3, .in = in, .beta = TS_NONE});
 }
 
 static ts_tid labels_of_rows(gradient_case *c) {
@@ -260,14 +292,15 @@ static void build_glu(gradient_case *c, int variant) {
   ts_build_glu(ts_graph_site(c->graph), "node", gate, numbers(c, "up", activations()), (ts_activation) variant);
 }
 
-/* Samples, rows of them, and other tokens of them. */
+/* Samples, rows of them, and other tokens of them; the last as jitter. */
 static void build_dropout(gradient_case *c, int variant) {
   ts_node args = {.op = TS_OP_DROPOUT, .name = "node", .n_in = 3, .attr = {.dropout = {.p = 0.25f, .name = 5}}};
   args.in = (ts_tid[]){numbers(c, "x", variant == 0 ? activations() : TS_SHAPE(5, 8)),
                        integers(c, "seed", TS_I64, TS_SHAPE(1), 9), integers(c, "sample", TS_I64, TS_SHAPE(2), 9)};
   args.attr.dropout.length = variant == 0 ? 0 : 4;
   args.attr.dropout.first = variant == 0 ? 0 : 2;
-  args.attr.dropout.tokens = variant == 2 ? (ts_tokens){2, {{1, 1}, {7, 3}}} : (ts_tokens){0};
+  args.attr.dropout.kind = variant == 3 ? TS_NOISE_JITTER : TS_NOISE_DROP;
+  args.attr.dropout.tokens = variant >= 2 ? (ts_tokens){2, {{1, 1}, {7, 3}}} : (ts_tokens){0};
   ts_graph_add(ts_graph_site(c->graph), &args);
 }
 
@@ -438,10 +471,13 @@ static const struct gradient_row {
     {TS_OP_NORMALIZE, 2, build_normalize},
     {TS_OP_PICK, 4, build_pick},
     {TS_OP_ROUTE, 16, build_route},
+    {TS_OP_ROUTE_LIMIT, 4, build_route_limit},
     {TS_OP_ROUTE_LOADS, 4, build_route_loads},
     {TS_OP_BALANCE_LOSS, 2, build_balance_loss},
     {TS_OP_TAKE_ROWS, 2, build_take_rows},
     {TS_OP_COMBINE, 2, build_combine},
+    {TS_OP_GROUPED_BIAS, 1, build_grouped_bias},
+    {TS_OP_BLEND, 1, build_blend},
     {TS_OP_GROUPED, 2, build_grouped},
     {TS_OP_SOFT_LOSS, 2, build_soft_loss},
     {TS_OP_LOSS, 2, build_loss},
@@ -450,7 +486,7 @@ static const struct gradient_row {
     {TS_OP_SCALE, 1, build_scale},
     {TS_OP_ACTIVATION, TS_N_ACTIVATIONS, build_activation},
     {TS_OP_GLU, TS_N_ACTIVATIONS, build_glu},
-    {TS_OP_DROPOUT, 3, build_dropout},
+    {TS_OP_DROPOUT, 4, build_dropout},
     {TS_OP_SPLIT, 2, build_split},
     {TS_OP_CONCAT, 2, build_concat},
     {TS_OP_TAKE, 2, build_take},

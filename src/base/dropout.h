@@ -1,10 +1,11 @@
 /** \file
- * Which elements a dropout keeps: a pure function of the step's seed, the op's stable name, the global number of the
- * sample and the element, so that any grid, any order and recomputation drop the same elements.
+ * Which elements a dropout keeps, and other noise: a pure function of the step's seed, the op's stable name, the global
+ * number of the sample and the element, so that any grid, any order and recomputation drop the same elements.
  */
 #ifndef TS_BASE_DROPOUT_H
 #define TS_BASE_DROPOUT_H
 
+#include "base/host_device.h"
 #include "base/random.h"
 
 #include <string.h>
@@ -21,6 +22,11 @@ static inline uint32_t ts_dropout_threshold(float p) {
   uint64_t below = (uint64_t) words;
   below += (double) below < words;
   return below > UINT32_MAX ? UINT32_MAX : (uint32_t) below;
+}
+
+/** A number between 0 and 1, neither of them, from a word: a multiple of 2^-24. Not collective. */
+static inline TS_HOST_DEVICE float ts_noise_uniform(uint32_t word) {
+  return ((float) (word >> 9) + 0.5f) * 0x1p-23f;
 }
 
 /** Counters that are hashed together below: enough for any vector. */
@@ -75,6 +81,19 @@ static inline void ts_dropout_factors(float *factor, uint64_t key, int64_t sampl
     }
     int64_t begin = at < first ? first : at, end = at + COUNT < first + n ? at + COUNT : first + n;
     memcpy(factor + (begin - first), value + (begin - at), (size_t) (end - begin) * sizeof *factor);
+  }
+}
+
+/** u[i] = ts_noise_uniform of element first + i for \a n elements, any range. Not collective. */
+static inline void ts_noise_numbers(float *u, uint64_t key, int64_t sample, int64_t first, int64_t n) {
+  enum { COUNT = 4 * TS_DROPOUT_LANES };
+  for (int64_t at = first / 4 * 4; at < first + n; at += COUNT) {
+    uint32_t word[COUNT];
+    ts_dropout_words(word, key, (uint64_t) sample, (uint64_t) at / 4);
+    int64_t begin = at < first ? first : at, end = at + COUNT < first + n ? at + COUNT : first + n;
+    for (int64_t i = begin; i < end; ++i) {
+      u[i - first] = ts_noise_uniform(word[i - at]);
+    }
   }
 }
 

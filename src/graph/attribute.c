@@ -111,7 +111,11 @@ static void add_tokens(const char *what, const ts_tokens *tokens, ts_text *to) {
 }
 
 static void print_dropout(const ts_attr *a, ts_text *to) {
-  ts_text_add(to, " {p %g", (double) a->dropout.p);
+  static const char *const kind[] = {"p", "jitter", "gumbel", "uniform"};
+  ts_text_add(to, " {%s", kind[a->dropout.kind]);
+  if (a->dropout.kind <= TS_NOISE_JITTER) {
+    ts_text_add(to, " %g", (double) a->dropout.p);
+  }
   if (a->dropout.length > 0) {
     ts_text_add(to, ", rows from %lld of samples of %lld", (long long) a->dropout.first, (long long) a->dropout.length);
   }
@@ -132,6 +136,9 @@ static void print_route(const ts_attr *a, ts_text *to) {
               a->route.normalize ? ", normalized" : "");
   if (a->route.groups > 1) {
     ts_text_add(to, ", of %d of %d groups", a->route.top_groups, a->route.groups);
+  }
+  if (a->route.sure > 0) {
+    ts_text_add(to, ", %d without noise", a->route.sure);
   }
   ts_text_add(to, a->route.scale != 1 ? ", times %g}" : "}", (double) a->route.scale);
 }
@@ -320,20 +327,38 @@ static void print_experts(const ts_attr *a, ts_text *to) {
 const ts_attribute ts_attribute_experts = {
     {MEMBER(experts.n), MEMBER(experts.first)}, NO_ARRAY, NO_DTYPE, .print = print_experts};
 const ts_attribute ts_attribute_route = {{MEMBER(route.k), MEMBER(route.groups), MEMBER(route.top_groups),
-                                          MEMBER(route.sigmoid), MEMBER(route.normalize), MEMBER(route.scale)},
+                                          MEMBER(route.sigmoid), MEMBER(route.normalize), MEMBER(route.scale),
+                                          MEMBER(route.sure)},
                                          NO_ARRAY,
                                          NO_DTYPE,
                                          .print = print_route};
+
+static void print_limit(const ts_attr *a, ts_text *to) {
+  ts_text_add(to, " {%d, %g shares, at least %d%s%s", a->limit.experts, (double) a->limit.factor, a->limit.least,
+              a->limit.by_choice ? ", by choice" : "", a->limit.normalize ? ", normalized" : "");
+  if (a->limit.length > 0) {
+    ts_text_add(to, ", of %lld tokens", (long long) a->limit.length);
+  }
+  ts_text_add(to, "}");
+}
+const ts_attribute ts_attribute_limit = {{MEMBER(limit.experts), MEMBER(limit.least), MEMBER(limit.factor),
+                                          MEMBER(limit.length), MEMBER(limit.by_choice), MEMBER(limit.normalize)},
+                                         NO_ARRAY,
+                                         NO_DTYPE,
+                                         .print = print_limit};
 
 static void print_loads(const ts_attr *a, ts_text *to) {
   ts_text_add(to, " {%d of %lld%s", a->loads.groups, (long long) a->loads.length, a->loads.sigmoid ? ", sigmoid" : "");
   if (a->loads.first > 0) {
     ts_text_add(to, ", behind %lld", (long long) a->loads.first);
   }
+  if (a->loads.counted > 0) {
+    ts_text_add(to, ", of %d choices", a->loads.counted);
+  }
   ts_text_add(to, "}");
 }
 const ts_attribute ts_attribute_loads = {
-    {MEMBER(loads.groups), MEMBER(loads.length), MEMBER(loads.first), MEMBER(loads.sigmoid)},
+    {MEMBER(loads.groups), MEMBER(loads.length), MEMBER(loads.first), MEMBER(loads.sigmoid), MEMBER(loads.counted)},
     NO_ARRAY,
     NO_DTYPE,
     .print = print_loads};
@@ -358,7 +383,7 @@ const ts_attribute ts_attribute_norm = {{MEMBER(norm.eps), MEMBER(norm.dtype)}, 
 
 const ts_attribute ts_attribute_dropout = {{MEMBER(dropout.p), MEMBER(dropout.name), MEMBER(dropout.first),
                                             MEMBER(dropout.length), MEMBER(dropout.tokens.n),
-                                            MEMBER(dropout.tokens.stretch)},
+                                            MEMBER(dropout.tokens.stretch), MEMBER(dropout.kind)},
                                            NO_ARRAY,
                                            NO_DTYPE,
                                            .print = print_dropout};

@@ -85,6 +85,14 @@ typedef enum ts_state {
   TS_N_STATES
 } ts_state;
 
+/** What a DROPOUT does to an element, with a number u of its own between 0 and 1. */
+typedef enum ts_noise {
+  TS_NOISE_DROP,   /**< x / (1 - p), or 0 with probability p. */
+  TS_NOISE_JITTER, /**< x (1 - p + 2 p u). */
+  TS_NOISE_GUMBEL, /**< x - log (-log u). */
+  TS_NOISE_UNIFORM /**< u. */
+} ts_noise;
+
 /** What a STATE leaf holds. */
 typedef struct ts_held {
   ts_state state;
@@ -241,11 +249,20 @@ typedef union ts_attr {
     int k, groups, top_groups; /**< groups 0 or 1: none. */
     bool sigmoid, normalize;
     float scale;
+    int sure; /**< The first choices, which are not by the noised logits. */
   } route;
+  struct {
+    int experts, least; /**< least: of an expert's capacity. */
+    float factor;       /**< Of the capacity, in equal shares of the group's tokens. */
+    int64_t length;     /**< Tokens of a group; 0: all that are here. */
+    bool by_choice;     /**< First choices of all tokens come before second ones. */
+    bool normalize;     /**< Weights of a token's choices that are left sum to 1. */
+  } limit;
   struct {
     int groups;            /**< Of tokens: 1, or a sample each. */
     int64_t length, first; /**< Tokens of a group; of the first group those before the first token here. */
     bool sigmoid;          /**< As the router's. */
+    int counted;           /**< The first choices of a token are; 0: all. */
   } loads;
   struct {
     int layers; /**< That the loads are sums over. */
@@ -272,6 +289,7 @@ typedef union ts_attr {
     uint64_t name;
     int64_t first, length; /**< length > 0: x has rows from `first` on of all samples' rows, of samples of `length`. */
     ts_tokens tokens;      /**< Of a sample that x has. */
+    ts_noise kind;         /**< Of which p is the probability, or the width. */
   } dropout;
   struct {
     int64_t groups;      /**< Of the last dimension; 1: one. */

@@ -5,6 +5,7 @@
 #ifndef TS_GRAPH_OP_H
 #define TS_GRAPH_OP_H
 
+#include "base/experts.h"
 #include "graph/attribute.h"
 #include "graph/cut.h"
 #include "graph/graph.h"
@@ -79,7 +80,10 @@ static inline bool ts_node_is_message(const ts_node *node) {
 static inline int ts_node_extent(const ts_node *node) {
   switch (node->op) {
     case TS_OP_TAKE_ROWS: return 3;
-    case TS_OP_GROUPED: return 2;
+    case TS_OP_GROUPED:
+    case TS_OP_GROUPED_BIAS: return 2;
+    case TS_OP_ACTIVATION: return node->n_in > 1 ? 1 : -1;
+    case TS_OP_ACTIVATION_DX:
     case TS_OP_GLU: return node->n_in > 2 ? 2 : -1;
     case TS_OP_GLU_DX: return node->n_in > 3 ? 3 : -1;
     default: return -1;

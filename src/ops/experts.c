@@ -143,8 +143,8 @@ void ts_gradient_combine(ts_gradients *gradients, const ts_node *node) {
 
 /* ---- products ---- */
 
-static const char *check_first(const ts_graph *g, const ts_node *node) {
-  const ts_tensor *first = ts_rule_in(g, node, 2);
+static const char *check_first(const ts_graph *g, const ts_node *node, int at) {
+  const ts_tensor *first = ts_rule_in(g, node, at);
   TS_RULE(first->dtype == TS_I32 && first->shape.n == 1 && first->shape.d[0] >= 2 &&
               first->shape.d[0] <= TS_MOST_EXPERTS + 1,
           "first is [E + 1] int32");
@@ -153,7 +153,7 @@ static const char *check_first(const ts_graph *g, const ts_node *node) {
 
 const char *ts_shape_grouped(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
   const ts_tensor *x = ts_rule_in(g, node, 0), *w = ts_rule_in(g, node, 1);
-  const char *why = check_first(g, node);
+  const char *why = check_first(g, node, 2);
   TS_RULE(why == NULL, why);
   TS_RULE(ts_dtype_is_working(x->dtype) && x->dtype == w->dtype, "x and w have one dtype, fp32, bf16 or fp16");
   TS_RULE(x->shape.n == 2 && w->shape.n == 3 && w->shape.d[0] == ts_rule_in(g, node, 2)->shape.d[0] - 1,
@@ -172,7 +172,7 @@ const char *ts_index_grouped(const ts_node *node) {
 
 const char *ts_shape_grouped_dw(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
   const ts_tensor *dy = ts_rule_in(g, node, 0), *x = ts_rule_in(g, node, 1);
-  const char *why = check_first(g, node);
+  const char *why = check_first(g, node, 2);
   TS_RULE(why == NULL, why);
   TS_RULE(ts_dtype_is_working(x->dtype) && x->dtype == dy->dtype, "dy and x have one dtype, fp32, bf16 or fp16");
   TS_RULE(x->shape.n == 2 && dy->shape.n == 2 && x->shape.d[0] == dy->shape.d[0], "dy and x have the same rows");
@@ -215,4 +215,111 @@ void ts_gradient_grouped(ts_gradients *gradients, const ts_node *node) {
     const ts_tid in[] = {turned ? dy : x, turned ? x : dy, first};
     ts_gradients_add(gradients, w, add_grouped_product(gradients, node, w, "dw", TS_OP_GROUPED_DW, in, false));
   }
+}
+
+/* ---- biases of experts ---- */
+
+const char *ts_shape_grouped_bias(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  const ts_tensor *x = ts_rule_in(g, node, 0), *b = ts_rule_in(g, node, 1);
+  const char *why = check_first(g, node, 2);
+  TS_RULE(why == NULL, why);
+  TS_RULE(ts_dtype_is_working(x->dtype) && x->dtype == b->dtype, "x and b have one dtype, fp32, bf16 or fp16");
+  TS_RULE(x->shape.n == 2 && b->shape.n == 2 && b->shape.d[0] == ts_rule_in(g, node, 2)->shape.d[0] - 1 &&
+              b->shape.d[1] == x->shape.d[1],
+          "x is [M][F], b has a row for each expert");
+  dtype[0] = x->dtype;
+  shape[0] = x->shape;
+  return NULL;
+}
+
+const char *ts_index_grouped_bias(const ts_node *node) {
+  (void) node;
+  return "Mf,Ef,G->Mf";
+}
+
+void ts_gradient_grouped_bias(ts_gradients *gradients, const ts_node *node) {
+  ts_tid x = node->in[0], b = node->in[1], dy = ts_gradients_of(gradients, node->out[0]);
+  if (ts_gradients_wanted(gradients, x)) {
+    ts_gradients_add(gradients, x, dy);
+  }
+  if (ts_gradients_wanted(gradients, b)) {
+    char *name = ts_format("%s.db", node->name);
+    const ts_tid in[] = {dy, node->in[2]};
+    const ts_attr attr = {.sum_rows = {.dtype = ts_gradients_dtype(gradients, b)}};
+    ts_gradients_add(
+        gradients, b,
+        ts_graph_add(
+            ts_gradients_site(gradients, b),
+            &(ts_node){.op = TS_OP_GROUPED_SUM, .name = name, .n_in = 2, .in = in, .attr = attr, .beta = TS_NONE}));
+    ts_free(name);
+  }
+}
+
+const char *ts_shape_grouped_sum(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  const ts_tensor *dy = ts_rule_in(g, node, 0);
+  const char *why = check_first(g, node, 1);
+  TS_RULE(why == NULL, why);
+  TS_RULE(ts_dtype_is_working(dy->dtype) && dy->shape.n == 2, "dy is [M][F] in fp32, bf16 or fp16");
+  TS_RULE(ts_dtype_is_working(node->attr.sum_rows.dtype), "the gradient is fp32, bf16 or fp16");
+  dtype[0] = node->attr.sum_rows.dtype;
+  shape[0] = TS_SHAPE(ts_rule_in(g, node, 1)->shape.d[0] - 1, dy->shape.d[1]);
+  return NULL;
+}
+
+const char *ts_index_grouped_sum(const ts_node *node) {
+  (void) node;
+  return "Mf,G->Ef";
+}
+
+/* ---- experts and an MLP beside them ---- */
+
+static const char *check_blend(const ts_graph *g, const ts_node *node, int a) {
+  const ts_tensor *x = ts_rule_in(g, node, a);
+  TS_RULE(x->shape.n >= 2 && ts_dtype_is_working(x->dtype), "a is [...][C] in fp32, bf16 or fp16");
+  TS_RULE(ts_rule_is(g, node, a + 1, x->dtype, x->shape), "b is as a");
+  TS_RULE(ts_rule_is(g, node, a + 2, TS_F32, ts_shape_with_last(x->shape, 2)), "there are two logits for each token");
+  return NULL;
+}
+
+const char *ts_shape_blend(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  const char *why = check_blend(g, node, 0);
+  TS_RULE(why == NULL, why);
+  dtype[0] = ts_rule_in(g, node, 0)->dtype;
+  shape[0] = ts_rule_in(g, node, 0)->shape;
+  return NULL;
+}
+
+const char *ts_index_blend(const ts_node *node) {
+  (void) node;
+  return "*c,*c,*K->*c";
+}
+
+void ts_gradient_blend(ts_gradients *gradients, const ts_node *node) {
+  char *name = ts_format("%s.dx", node->name);
+  const ts_tid in[] = {ts_gradients_of(gradients, node->out[0]), node->in[0], node->in[1], node->in[2]};
+  ts_tid dx = ts_graph_add(ts_gradients_site(gradients, node->in[0]),
+                           &(ts_node){.op = TS_OP_BLEND_DX, .name = name, .n_in = 4, .in = in, .beta = TS_NONE});
+  for (int i = 0; i < 3; ++i) {
+    if (ts_gradients_wanted(gradients, node->in[i])) {
+      ts_gradients_add(gradients, node->in[i], dx + i);
+    }
+  }
+  ts_free(name);
+}
+
+const char *ts_shape_blend_dx(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  const ts_tensor *a = ts_rule_in(g, node, 1);
+  const char *why = check_blend(g, node, 1);
+  TS_RULE(why == NULL, why);
+  TS_RULE(ts_rule_is(g, node, 0, a->dtype, a->shape), "dy is as a");
+  dtype[0] = dtype[1] = a->dtype;
+  dtype[2] = TS_F32;
+  shape[0] = shape[1] = a->shape;
+  shape[2] = ts_rule_in(g, node, 3)->shape;
+  return NULL;
+}
+
+const char *ts_index_blend_dx(const ts_node *node) {
+  (void) node;
+  return "*C,*C,*C,*K->*C,*C,*K";
 }

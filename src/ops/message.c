@@ -52,6 +52,7 @@ static ts_attr answer_to(const ts_node *node) {
   for (int i = 0; i < node->attr.message.n; ++i) {
     if (node->attr.message.crossing[i].wanted != 0) {
       c[attr.message.n] = node->attr.message.crossing[i];
+      c[attr.message.n].dtype = c[attr.message.n].dtype == TS_F64 ? TS_F32 : c[attr.message.n].dtype; /* of a loss */
       c[attr.message.n++].wanted = 0;
     }
   }

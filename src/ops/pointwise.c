@@ -147,34 +147,6 @@ static const char *same_activation(const ts_graph *g, const ts_node *node, int n
   return same(g, node, n, dtype, shape);
 }
 
-const char *ts_shape_activation(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
-  return same_activation(g, node, 1, dtype, shape);
-}
-
-const char *ts_index_activation(const ts_node *node) {
-  (void) node;
-  return "*c->*c";
-}
-
-void ts_gradient_activation(ts_gradients *gradients, const ts_node *node) {
-  char *name = ts_format("%s.dx", node->name);
-  ts_site at = ts_gradients_site(gradients, node->in[0]);
-  const ts_tid in[] = {ts_gradients_of(gradients, node->out[0]), node->in[0]};
-  ts_gradients_add(
-      gradients, node->in[0],
-      ts_graph_add(at, &(ts_node){.op = TS_OP_ACTIVATION_DX, .name = name, .n_in = 2, .in = in, .attr = node->attr}));
-  ts_free(name);
-}
-
-const char *ts_shape_activation_dx(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
-  return same_activation(g, node, 2, dtype, shape);
-}
-
-const char *ts_index_activation_dx(const ts_node *node) {
-  (void) node;
-  return "*c,*c->*c";
-}
-
 /* Rows of experts: [M][C], and where each begins. */
 static const char *check_extent(const ts_graph *g, const ts_node *node) {
   int at = ts_node_extent(node);
@@ -185,6 +157,36 @@ static const char *check_extent(const ts_graph *g, const ts_node *node) {
             "rows are [M][C], and first is [E + 1] int32");
   }
   return NULL;
+}
+
+const char *ts_shape_activation(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  const char *why = check_extent(g, node);
+  return why != NULL ? why : same_activation(g, node, 1, dtype, shape);
+}
+
+const char *ts_index_activation(const ts_node *node) {
+  return node->n_in > 1 ? "Mc,F->Mc" : "*c->*c";
+}
+
+void ts_gradient_activation(ts_gradients *gradients, const ts_node *node) {
+  char *name = ts_format("%s.dx", node->name);
+  ts_site at = ts_gradients_site(gradients, node->in[0]);
+  bool rows = node->n_in > 1;
+  const ts_tid in[] = {ts_gradients_of(gradients, node->out[0]), node->in[0], rows ? node->in[1] : TS_NONE};
+  ts_gradients_add(
+      gradients, node->in[0],
+      ts_graph_add(
+          at, &(ts_node){.op = TS_OP_ACTIVATION_DX, .name = name, .n_in = rows ? 3 : 2, .in = in, .attr = node->attr}));
+  ts_free(name);
+}
+
+const char *ts_shape_activation_dx(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  const char *why = check_extent(g, node);
+  return why != NULL ? why : same_activation(g, node, 2, dtype, shape);
+}
+
+const char *ts_index_activation_dx(const ts_node *node) {
+  return node->n_in > 2 ? "Mc,Mc,F->Mc" : "*c,*c->*c";
 }
 
 const char *ts_shape_glu(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
@@ -237,6 +239,7 @@ const char *ts_shape_dropout(const ts_graph *g, const ts_node *node, ts_dtype *d
   const ts_tensor *x = ts_rule_in(g, node, 0);
   int64_t length = node->attr.dropout.length > 0 ? node->attr.dropout.length : x->shape.n == 3 ? x->shape.d[1] : 0;
   TS_RULE(ts_rule_is(g, node, 1, TS_I64, TS_SHAPE(1)), "seed is [1] int64");
+  TS_RULE(node->attr.dropout.kind >= TS_NOISE_DROP && node->attr.dropout.kind <= TS_NOISE_UNIFORM, "it has a kind");
   TS_RULE(ts_tokens_fit(&node->attr.dropout.tokens, length, INT64_MAX), "its tokens are as many as a sample has here");
   if (node->attr.dropout.length > 0) {
     const char *why = check_rows(g, node);
@@ -277,6 +280,9 @@ bool ts_cut_dropout(const ts_graph *g, const ts_node *node, char index, ts_cut *
 }
 
 void ts_gradient_dropout(ts_gradients *gradients, const ts_node *node) {
+  if (node->attr.dropout.kind > TS_NOISE_JITTER) { /* for choices */
+    return;
+  }
   char *name = ts_format("%s.dx", node->name);
   ts_site at = ts_gradients_site(gradients, node->in[0]);
   const ts_tid in[] = {ts_gradients_of(gradients, node->out[0]), node->in[1], node->in[2]};

@@ -25,7 +25,11 @@ const char *ts_shape_route(const ts_graph *g, const ts_node *node, ts_dtype *dty
   TS_RULE(!biased || ts_rule_is(g, node, 1, TS_F32, TS_SHAPE(ts_shape_last(x))), "the bias is fp32, one an expert");
   ts_shape of_tokens = *x;
   --of_tokens.n;
-  TS_RULE(node->n_in < 3 || ts_rule_is(g, node, 2, TS_I32, of_tokens), "there is a label for each token");
+  bool labelled = node->n_in > 2 && node->in[2] != TS_NONE, noised = node->n_in > 3 && node->in[3] != TS_NONE;
+  TS_RULE(!labelled || ts_rule_is(g, node, 2, TS_I32, of_tokens), "there is a label for each token");
+  TS_RULE(!noised || (ts_rule_is(g, node, 3, TS_F32, *x) && !biased && node->attr.route.groups <= 1),
+          "noised logits are fp32, as many as logits, and compared as they are");
+  TS_RULE(node->attr.route.sure >= 0 && node->attr.route.sure <= node->attr.route.k, "some choices are sure");
   dtype[0] = TS_F32;
   dtype[1] = TS_I32;
   shape[0] = shape[1] = ts_shape_with_last(*x, node->attr.route.k);
@@ -33,12 +37,15 @@ const char *ts_shape_route(const ts_graph *g, const ts_node *node, ts_dtype *dty
 }
 
 const char *ts_index_route(const ts_node *node) {
-  return node->n_in > 2 ? "*E,E,*->*K,*K" : node->n_in > 1 ? "*E,E->*K,*K" : "*E->*K,*K";
+  return node->n_in > 3   ? "*E,E,*,*E->*K,*K"
+         : node->n_in > 2 ? "*E,E,*->*K,*K"
+         : node->n_in > 1 ? "*E,E->*K,*K"
+                          : "*E->*K,*K";
 }
 
 static void add_excess(ts_gradients *gradients, const ts_node *node) {
   enum { BIAS = 1, LABELS };
-  ts_tid bias = node->n_in > LABELS ? node->in[BIAS] : TS_NONE;
+  ts_tid bias = node->n_in > LABELS && node->in[LABELS] != TS_NONE ? node->in[BIAS] : TS_NONE;
   if (bias == TS_NONE || !ts_gradients_wanted(gradients, bias)) {
     return;
   }
@@ -120,7 +127,7 @@ static const char *check_loads(const ts_graph *g, const ts_node *node, const ts_
 }
 
 static ts_shape loads_shape(const ts_node *node, const ts_tensor *logits) {
-  return TS_SHAPE(node->attr.loads.groups, 2 * ts_shape_last(&logits->shape) + 2);
+  return TS_SHAPE(node->attr.loads.groups, ts_loads_width(ts_shape_last(&logits->shape)));
 }
 
 const char *ts_shape_route_loads(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
@@ -129,14 +136,16 @@ const char *ts_shape_route_loads(const ts_graph *g, const ts_node *node, ts_dtyp
   TS_RULE(why == NULL, why);
   ts_shape of_choices = ts_shape_with_last(logits->shape, ts_shape_last(&chosen->shape));
   TS_RULE(chosen->dtype == TS_I32 && ts_shape_equal(&chosen->shape, &of_choices), "choices are [...][k] int32");
+  TS_RULE(node->n_in < 4 || ts_rule_is(g, node, 3, TS_I32, of_choices), "as many may be taken");
+  TS_RULE(node->attr.loads.counted >= 0 && node->attr.loads.counted <= ts_shape_last(&chosen->shape),
+          "no more choices count than there are");
   dtype[0] = TS_F32;
   shape[0] = loads_shape(node, logits);
   return NULL;
 }
 
 const char *ts_index_route_loads(const ts_node *node) {
-  (void) node;
-  return "*E,*K,*->GS";
+  return node->n_in > 3 ? "*E,*K,*,*K->GS" : "*E,*K,*->GS";
 }
 
 void ts_gradient_route_loads(ts_gradients *gradients, const ts_node *node) {
@@ -173,8 +182,8 @@ const char *ts_index_route_loads_dx(const ts_node *node) {
 
 static const char *check_balance(const ts_graph *g, const ts_node *node, int loads) {
   const ts_tensor *x = ts_rule_in(g, node, loads);
-  TS_RULE(x->dtype == TS_F32 && x->shape.n == 2 && x->shape.d[1] >= 4 && x->shape.d[1] % 2 == 0,
-          "loads are [G][2 E + 2] fp32");
+  TS_RULE(x->dtype == TS_F32 && x->shape.n == 2 && x->shape.d[1] >= ts_loads_width(1) && x->shape.d[1] % 2 == 1,
+          "loads are [G][2 E + 3] fp32");
   TS_RULE(node->attr.balance.layers >= 1 && isfinite(node->attr.balance.aux) && isfinite(node->attr.balance.z),
           "factors are numbers, and there are layers");
   return NULL;

@@ -125,7 +125,7 @@ static void write_any(spreader *s, ts_nid n) {
     write_spread(s, n);
     return;
   }
-  if (old->op == TS_OP_GROUPED && s->first[old->in[FIRST_OF_GROUPED]]) {
+  if ((old->op == TS_OP_GROUPED || old->op == TS_OP_GROUPED_BIAS) && s->first[old->in[FIRST_OF_GROUPED]]) {
     cut_stack(s, old->in[STACK]);
   }
   ts_rewrite_copy(&s->rewrite, n);

@@ -346,9 +346,9 @@ void ts_layout_add_loads(ts_layout *layout, const ts_graph *graph) {
   int capacity = layout->n_loads;
   for (ts_nid n = 0; n < graph->n_nodes; ++n) {
     const ts_node *node = &graph->node[n];
-    if (node->op == TS_OP_ROUTE_LOADS) {
+    if (node->op == TS_OP_ROUTE_LOADS && node->attr.loads.counted == 0) {
       const ts_shape *shape = &graph->tensor[node->out[0]].shape;
-      int experts = (int) (shape->d[1] - 2) / 2;
+      int experts = (int) ts_loads_experts(shape->d[1]);
       TS_GROW(layout->loads, layout->n_loads, capacity);
       layout->loads[layout->n_loads++] = (ts_layer_loads){.name = ts_strdup(node->name),
                                                           .unit = node->unit,

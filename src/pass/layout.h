@@ -93,11 +93,11 @@ static inline int64_t ts_part_end(const ts_part *part) {
   return part->cuts[part->rank + 1];
 }
 
-/** What is counted of a layer's experts in a step (pass/zero_loads): where among the sums of all layers. */
+/** What all choices of a layer's experts are in a step (pass/zero_loads): where among the sums of all layers. */
 typedef struct ts_layer_loads {
   char *name; /**< Owned; of the node (ROUTE_LOADS). */
   int unit;
-  int groups, experts; /**< Of the node's output, [groups][2 experts + 2]. */
+  int groups, experts; /**< Of the node's output, [groups][ts_loads_width]. */
   int64_t offset;      /**< Where that begins, behind it the biases of experts. */
 } ts_layer_loads;
 

@@ -125,8 +125,9 @@ static bool makes_logits(const ts_graph *g, const ts_node *node) {
 }
 
 bool ts_reads_fp32(const ts_node *node, int input) {
-  enum { LOGITS, BIAS, WEIGHT = 4 };
-  return node->op == TS_OP_ROUTE                                    ? input == LOGITS || input == BIAS
+  enum { LOGITS, BIAS, SHARES, NOISED, WEIGHT };
+  return node->op == TS_OP_ROUTE   ? input == LOGITS || input == BIAS || input == NOISED
+         : node->op == TS_OP_BLEND ? input == SHARES
          : node->op == TS_OP_TAKE_ROWS || node->op == TS_OP_COMBINE ? input == WEIGHT
                                                                     : false;
 }
@@ -134,7 +135,9 @@ bool ts_reads_fp32(const ts_node *node, int input) {
 static bool feeds_router(const ts_graph *g, const ts_node *node) {
   bool feeds = false;
   for (ts_nid n = 0; n < g->n_nodes && node->op == TS_OP_MATMUL; ++n) {
-    feeds = feeds || (g->node[n].op == TS_OP_ROUTE && g->node[n].in[0] == node->out[0]);
+    const ts_node *reader = &g->node[n];
+    int at = reader->op == TS_OP_ROUTE ? 0 : reader->op == TS_OP_BLEND ? 2 : -1;
+    feeds = feeds || (at >= 0 && reader->in[at] == node->out[0]);
   }
   return feeds;
 }

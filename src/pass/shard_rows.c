@@ -76,7 +76,7 @@ bool ts_sharding_cut_by_rows(ts_sharding *s, const ts_node *node, ts_node_share 
 
 /* Does the node bring together by expert the tokens that each rank has, or work on what was? */
 static bool is_routed(const ts_sharding *s, const ts_node *node) {
-  bool takes = node->op == TS_OP_DISPATCH || node->op == TS_OP_ROUTE_LOADS;
+  bool takes = node->op == TS_OP_DISPATCH || node->op == TS_OP_ROUTE_LOADS || node->op == TS_OP_ROUTE_LIMIT;
   bool routed = takes && s->spread[node->in[0]].rows;
   for (int i = 0; i < node->n_in; ++i) {
     routed = routed || (node->in[i] != TS_NONE && s->spread[node->in[i]].routed);
@@ -99,7 +99,8 @@ bool ts_sharding_follow_routed(ts_sharding *s, const ts_node *node, ts_node_shar
     }
   }
   for (int i = 0; i < node->n_out; ++i) {
-    bool of_tokens = node->op == TS_OP_COMBINE || (node->op == TS_OP_DISPATCH && i == PLACE);
+    bool of_tokens =
+        node->op == TS_OP_COMBINE || node->op == TS_OP_ROUTE_LIMIT || (node->op == TS_OP_DISPATCH && i == PLACE);
     s->spread[node->out[i]] = (ts_spread){.rows = of_tokens, .routed = !of_tokens};
   }
   how->index = '*';

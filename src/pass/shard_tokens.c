@@ -67,16 +67,18 @@ static bool reads_tokens(const cutter *c, const ts_node *node) {
   return reads;
 }
 
-/* The same of what brings tokens together by expert, and back. */
+/* The same of what brings tokens together by expert, and back, and of experts' room, which is for own tokens. */
 static bool follow_rows(cutter *c, const ts_node *node) {
   enum { PLACE = 1 };
   if (node->op == TS_OP_DISPATCH) {
     c->cut[node->out[PLACE]] = true;
   } else if (node->op == TS_OP_COMBINE) {
     c->cut[node->out[0]] = true;
+  } else if (node->op == TS_OP_ROUTE_LIMIT) {
+    c->cut[node->out[0]] = c->cut[node->out[1]] = true;
   }
   return node->op == TS_OP_DISPATCH || node->op == TS_OP_TAKE_ROWS || node->op == TS_OP_COMBINE ||
-         node->op == TS_OP_ROUTE_LOADS;
+         node->op == TS_OP_ROUTE_LOADS || node->op == TS_OP_ROUTE_LIMIT;
 }
 
 /* Does a view put the tokens of all samples in one dimension, the first? */

@@ -75,7 +75,7 @@ void ts_zero_count_loads(ts_zero *z) {
     if (loads != NULL) {
       ts_tid value = ts_rewrite_tensor(&z->rewrite, from->node[n].out[0]);
       add_to_sums(z, &s, loads->unit, loads->name, value, loads->offset);
-      add_bias(z, &s, loads, loads->offset + (int64_t) loads->groups * (2 * loads->experts + 2));
+      add_bias(z, &s, loads, loads->offset + (int64_t) loads->groups * ts_loads_width(loads->experts));
     }
   }
   ts_site at = {z->rewrite.to, TS_SEGMENT_UPDATE, -1};

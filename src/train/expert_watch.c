@@ -29,20 +29,20 @@ static int64_t layer_of(const char *name) {
   return *at != 0 ? strtoll(at + 1, NULL, 10) : 0;
 }
 
-/* Sums over a layer's groups, [2 experts + 2]. */
+/* Sums over a layer's groups, [ts_loads_width]. */
 static double *sum_of_groups(const ts_layer_loads *layer, const float *loads) {
-  int width = 2 * layer->experts + 2;
+  int64_t width = ts_loads_width(layer->experts);
   double *sum = ts_calloc((size_t) width, sizeof *sum);
   for (int g = 0; g < layer->groups; ++g) {
-    for (int i = 0; i < width; ++i) {
-      sum[i] += (double) loads[layer->offset + (int64_t) g * width + i];
+    for (int64_t i = 0; i < width; ++i) {
+      sum[i] += (double) loads[layer->offset + g * width + i];
     }
   }
   return sum;
 }
 
 static double largest_bias(const ts_layer_loads *layer, const float *loads, int64_t micro_batches) {
-  const float *bias = loads + layer->offset + (int64_t) layer->groups * (2 * layer->experts + 2);
+  const float *bias = loads + layer->offset + (int64_t) layer->groups * ts_loads_width(layer->experts);
   double most = 0;
   for (int e = 0; e < layer->experts; ++e) {
     most = fmax(most, fabs((double) bias[e]) / (double) micro_batches);
@@ -52,7 +52,7 @@ static double largest_bias(const ts_layer_loads *layer, const float *loads, int6
 
 static ts_experts_row row_of_layer(const ts_layer_loads *layer, const double *sum) {
   int n = layer->experts;
-  double tokens = sum[2 * n + 1], choices = 0, most = 0, least = INFINITY, aux = 0;
+  double tokens = sum[ts_loads_at(n, TS_LOADS_TOKENS)], choices = 0, most = 0, least = INFINITY, aux = 0;
   int64_t idle = 0;
   for (int e = 0; e < n; ++e) {
     choices += sum[e];
@@ -68,12 +68,13 @@ static ts_experts_row row_of_layer(const ts_layer_loads *layer, const double *su
                           .smallest = mean > 0 ? least / mean : 0,
                           .idle = idle,
                           .aux = tokens > 0 ? n * aux / (tokens * tokens) : 0,
-                          .z = tokens > 0 ? sum[2 * n] / tokens : 0};
+                          .dropped = choices > 0 ? sum[ts_loads_at(n, TS_LOADS_LOST)] / choices : 0,
+                          .z = tokens > 0 ? sum[ts_loads_at(n, TS_LOADS_SQUARES)] / tokens : 0};
 }
 
 /* An expert that gets a token lives; a step without tokens says nothing. */
 static void look_for_dead(const ts_layer_loads *layer, const double *sum, int64_t *idle, ts_dead_experts *dead) {
-  bool any = sum[2 * layer->experts + 1] > 0;
+  bool any = sum[ts_loads_at(layer->experts, TS_LOADS_TOKENS)] > 0;
   for (int e = 0; e < layer->experts; ++e) {
     idle[e] = sum[e] > 0 ? 0 : idle[e] + any;
     if (idle[e] >= TS_DEAD_STEPS && dead->n++ == 0) {

@@ -43,6 +43,8 @@
   X(ROPE, rope)                           \
   X(ROUTE, route)                         \
   X(ROUTE_DX, route_dx)                   \
+  X(ROUTE_LIMIT, route_limit)             \
+  X(ROUTE_LIMIT_DX, route_limit_dx)       \
   X(ROUTE_EXCESS, route_excess)           \
   X(ROUTE_LOADS, route_loads)             \
   X(ROUTE_LOADS_DX, route_loads_dx)       \
@@ -54,6 +56,10 @@
   X(COMBINE_DOTS, combine_dots)           \
   X(GROUPED, grouped)                     \
   X(GROUPED_DW, grouped_dw)               \
+  X(GROUPED_BIAS, grouped_bias)           \
+  X(GROUPED_SUM, grouped_sum)             \
+  X(BLEND, blend)                         \
+  X(BLEND_DX, blend_dx)                   \
   X(ATTENTION, attention)                 \
   X(ATTENTION_DX, attention_dx)           \
   X(ATTENTION_DELTA, attention_delta)     \

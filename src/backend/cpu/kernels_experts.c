@@ -173,3 +173,141 @@ static void combine_dots_run(const ts_kernel_call *call) {
   }
 }
 TS_CPU_KERNEL(combine_dots) = {.run = combine_dots_run};
+
+/* ---- biases of experts ---- */
+
+/* The expert whose row it is. */
+static int64_t owner_of(const int32_t *first, int64_t experts, int64_t row) {
+  int64_t low = 0, high = experts;
+  while (high - low > 1) {
+    int64_t middle = (low + high) / 2;
+    *(first[middle] <= row ? &low : &high) = middle;
+  }
+  return low;
+}
+
+static void grouped_bias_run(const ts_kernel_call *call) {
+  ts_source x = ts_source_of(call, 0), b = ts_source_of(call, 1);
+  ts_sink y = ts_sink_of(call, 0);
+  const int32_t *first = call->in[2];
+  int64_t experts = ts_call_in(call, 1)->shape.d[0], columns = ts_call_columns(call, 0), rows = first[experts];
+#pragma omp parallel for num_threads(ts_call_threads(call, rows)) schedule(static)
+  for (int64_t row = 0; row < rows; ++row) {
+    int64_t e = owner_of(first, experts, row);
+    for (int64_t at = 0; at < columns; at += TS_TILE) {
+      int64_t n = ts_min(TS_TILE, columns - at);
+      ts_tile in, other, out;
+      const float *v = ts_source_read(&x, row * columns + at, n, in);
+      const float *w = ts_source_read(&b, e * columns + at, n, other);
+      float *values = ts_sink_open(&y, row * columns + at, out);
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) {
+        values[i] = v[i] + w[i];
+      }
+      ts_sink_write(&y, row * columns + at, n, values);
+    }
+  }
+}
+TS_CPU_KERNEL(grouped_bias) = {.run = grouped_bias_run};
+
+static void grouped_sum_run(const ts_kernel_call *call) {
+  ts_source dy = ts_source_of(call, 0);
+  ts_sink db = ts_sink_of(call, 0);
+  const int32_t *first = call->in[1];
+  int64_t experts = ts_call_in(call, 1)->shape.d[0] - 1, columns = ts_call_columns(call, 0);
+#pragma omp parallel for collapse(2) num_threads(call->threads) schedule(dynamic, 1)
+  for (int64_t e = 0; e < experts; ++e) {
+    for (int64_t at = 0; at < columns; at += TS_TILE) {
+      int64_t n = ts_min(TS_TILE, columns - at);
+      double sum[TS_TILE] = {0};
+      ts_tile in, out;
+      for (int32_t row = first[e]; row < first[e + 1]; ++row) {
+        const float *v = ts_source_read(&dy, row * columns + at, n, in);
+#pragma omp simd
+        for (int64_t i = 0; i < n; ++i) {
+          sum[i] += (double) v[i];
+        }
+      }
+      float *values = ts_sink_open(&db, e * columns + at, out);
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) {
+        values[i] = (float) sum[i];
+      }
+      ts_sink_write(&db, e * columns + at, n, values);
+    }
+  }
+}
+TS_CPU_KERNEL(grouped_sum) = {.run = grouped_sum_run};
+
+/* ---- experts and an MLP beside them ---- */
+
+/* The first of the softmax of two logits. */
+static float share_of_first(const float *logits) {
+  return ts_sigmoidf(logits[0] - logits[1]);
+}
+
+static void blend_run(const ts_kernel_call *call) {
+  ts_source a = ts_source_of(call, 0), b = ts_source_of(call, 1);
+  ts_sink y = ts_sink_of(call, 0);
+  const float *logits = call->in[2];
+  int64_t columns = ts_call_columns(call, 0), tokens = ts_shape_rows(&ts_call_in(call, 0)->shape);
+#pragma omp parallel for num_threads(ts_call_threads(call, tokens)) schedule(static)
+  for (int64_t t = 0; t < tokens; ++t) {
+    float share = share_of_first(logits + 2 * t);
+    for (int64_t at = 0; at < columns; at += TS_TILE) {
+      int64_t n = ts_min(TS_TILE, columns - at), first = t * columns + at;
+      ts_tile in, other, out;
+      const float *v = ts_source_read(&a, first, n, in), *w = ts_source_read(&b, first, n, other);
+      float *values = ts_sink_open(&y, first, out);
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) {
+        values[i] = share * v[i] + (1.0f - share) * w[i];
+      }
+      ts_sink_write(&y, first, n, values);
+    }
+  }
+}
+TS_CPU_KERNEL(blend) = {.run = blend_run};
+
+typedef struct blend {
+  ts_source dy, a, b;
+  ts_sink da, db;
+  int64_t columns;
+} blend;
+
+/* The gradients of a token's a and b.  \return dy . (a - b). */
+static double blend_dx_token(const blend *x, int64_t t, float share) {
+  double dot = 0;
+  for (int64_t at = 0; at < x->columns; at += TS_TILE) {
+    int64_t n = ts_min(TS_TILE, x->columns - at), first = t * x->columns + at;
+    ts_tile buffer[3], out[2];
+    const float *dy = ts_source_read(&x->dy, first, n, buffer[0]), *v = ts_source_read(&x->a, first, n, buffer[1]),
+                *w = ts_source_read(&x->b, first, n, buffer[2]);
+    float *da = ts_sink_open(&x->da, first, out[0]), *db = ts_sink_open(&x->db, first, out[1]), part = 0;
+#pragma omp simd reduction(+ : part)
+    for (int64_t i = 0; i < n; ++i) {
+      part += dy[i] * (v[i] - w[i]);
+      da[i] = share * dy[i];
+      db[i] = (1.0f - share) * dy[i];
+    }
+    ts_sink_write(&x->da, first, n, da);
+    ts_sink_write(&x->db, first, n, db);
+    dot += (double) part;
+  }
+  return dot;
+}
+
+static void blend_dx_run(const ts_kernel_call *call) {
+  const blend x = {ts_source_of(call, 0), ts_source_of(call, 1), ts_source_of(call, 2),
+                   ts_sink_of(call, 0),   ts_sink_of(call, 1),   ts_call_columns(call, 0)};
+  const float *logits = call->in[3];
+  float *dlogits = call->out[2];
+  int64_t tokens = ts_shape_rows(&ts_call_in(call, 0)->shape);
+#pragma omp parallel for num_threads(ts_call_threads(call, tokens)) schedule(static)
+  for (int64_t t = 0; t < tokens; ++t) {
+    float share = share_of_first(logits + 2 * t);
+    dlogits[2 * t] = share * (1.0f - share) * (float) blend_dx_token(&x, t, share);
+    dlogits[2 * t + 1] = -dlogits[2 * t];
+  }
+}
+TS_CPU_KERNEL(blend_dx) = {.run = blend_dx_run};

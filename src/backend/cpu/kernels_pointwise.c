@@ -323,23 +323,41 @@ static dropout_rows dropout_rows_of(const ts_kernel_call *call) {
 
 /* How elements of a tensor are kept: what ts_dropout_factors takes. */
 typedef struct dropout_rule {
+  ts_noise kind;
   uint64_t key;
   uint32_t threshold;
-  float scale;
+  float p, scale;
 } dropout_rule;
 
-/* Factors of elements [begin, begin + n) of a sample, which are numbered by tokens. */
-static void find_factors(const dropout_rows *rows, const dropout_rule *rule, float *factor, int64_t sample,
+/* Factors, or numbers u, of elements [begin, begin + n) of a sample, which are numbered by tokens. */
+static void draw_numbers(const dropout_rows *rows, const dropout_rule *rule, float *number, int64_t sample,
                          int64_t begin, int64_t n) {
   int64_t at = 0; /* where a stretch begins here */
   for (int i = 0; i < rows->tokens.n; ++i) {
     const ts_interval *s = &rows->tokens.stretch[i];
     int64_t end = at + s->length * rows->columns, from = ts_max(begin, at), until = ts_min(begin + n, end);
-    if (from < until) {
-      ts_dropout_factors(factor + (from - begin), rule->key, sample, s->begin * rows->columns + from - at, until - from,
-                         rule->threshold, rule->scale);
+    int64_t first = s->begin * rows->columns + from - at;
+    if (from < until && rule->kind == TS_NOISE_DROP) {
+      ts_dropout_factors(number + (from - begin), rule->key, sample, first, until - from, rule->threshold, rule->scale);
+    } else if (from < until) {
+      ts_noise_numbers(number + (from - begin), rule->key, sample, first, until - from);
     }
     at = end;
+  }
+}
+
+static void add_noise(const dropout_rule *rule, const float *x, const float *number, float *y, int64_t n) {
+  if (rule->kind == TS_NOISE_DROP) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) {
+      y[i] = x[i] * number[i];
+    }
+    return;
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    y[i] = rule->kind == TS_NOISE_JITTER   ? x[i] * (1.0f - rule->p + 2.0f * rule->p * number[i])
+           : rule->kind == TS_NOISE_GUMBEL ? x[i] - logf(-logf(number[i]))
+                                           : number[i];
   }
 }
 
@@ -348,7 +366,9 @@ static void dropout_run(const ts_kernel_call *call) {
   ts_sink y = ts_sink_of(call, 0);
   const int64_t *sample = call->in[2];
   float p = call->node->attr.dropout.p;
-  const dropout_rule rule = {.key = ts_dropout_key(*(const int64_t *) call->in[1], call->node->attr.dropout.name),
+  const dropout_rule rule = {.kind = call->node->attr.dropout.kind,
+                             .p = p,
+                             .key = ts_dropout_key(*(const int64_t *) call->in[1], call->node->attr.dropout.name),
                              .threshold = ts_dropout_threshold(p),
                              .scale = p < 1.0f ? 1.0f / (1.0f - p) : 0.0f};
   dropout_rows rows = dropout_rows_of(call);
@@ -361,14 +381,11 @@ static void dropout_run(const ts_kernel_call *call) {
         continue;
       }
       int64_t at = b * rows.each + begin - rows.first;
-      ts_tile in_buffer, out_buffer, factor;
-      find_factors(&rows, &rule, factor, sample[b], begin, n);
+      ts_tile in_buffer, out_buffer, number;
+      draw_numbers(&rows, &rule, number, sample[b], begin, n);
       const float *from = ts_source_read(&x, at, n, in_buffer);
       float *to = ts_sink_open(&y, at, out_buffer);
-#pragma omp simd
-      for (int64_t i = 0; i < n; ++i) {
-        to[i] = from[i] * factor[i];
-      }
+      add_noise(&rule, from, number, to, n);
       ts_sink_write(&y, at, n, to);
     }
   }

@@ -7,7 +7,7 @@
 
 typedef struct routing {
   int64_t tokens;
-  int experts, k, groups, top_groups;
+  int experts, k, groups, top_groups, sure;
   bool sigmoid, normalize;
   float scale;
 } routing;
@@ -21,6 +21,7 @@ static routing routing_of(const ts_kernel_call *call, int logits) {
                    .groups = call->node->attr.route.groups > 1 ? call->node->attr.route.groups : 1,
                    .top_groups = call->node->attr.route.top_groups,
                    .sigmoid = call->node->attr.route.sigmoid,
+                   .sure = call->node->attr.route.sure,
                    .normalize = call->node->attr.route.normalize,
                    .scale = call->node->attr.route.scale};
 }
@@ -49,7 +50,7 @@ static void score_experts(const routing *r, const float *x, float *score) {
   }
 }
 
-/* The best of [begin, end) that may be taken, -1 where none may.  What is no number is the last choice. */
+/* The best of [begin, end) that may be taken, -1 where none may. */
 static int find_open(const float *choice, const bool *open, int begin, int end) {
   int best = -1;
   for (int e = begin; e < end; ++e) {
@@ -80,19 +81,28 @@ static void close_groups(const routing *r, const float *choice, bool *open) {
   }
 }
 
-static void route_token(const routing *r, const float *x, const float *bias, float *weight, int32_t *chosen) {
+/* What is no number is chosen last. */
+static float number(float x) {
+  return x == x ? x : -INFINITY;
+}
+
+/* noised: NULL for none. */
+static void route_token(const routing *r, const float *x, const float *bias, const float *noised, float *weight,
+                        int32_t *chosen) {
   float score[TS_MOST_EXPERTS], choice[TS_MOST_EXPERTS], sum = 0;
   bool open[TS_MOST_EXPERTS];
   score_experts(r, x, score);
   for (int e = 0; e < r->experts; ++e) {
-    float c = bias != NULL ? score[e] + bias[e] : r->groups > 1 ? score[e] : x[e];
-    choice[e] = c == c ? c : -INFINITY;
+    choice[e] = number(bias != NULL ? score[e] + bias[e] : r->groups > 1 ? score[e] : x[e]);
     open[e] = true;
   }
   if (r->groups > 1) {
     close_groups(r, choice, open);
   }
   for (int j = 0; j < r->k; ++j) {
+    for (int e = 0; e < r->experts && noised != NULL && j == r->sure; ++e) {
+      choice[e] = number(noised[e]);
+    }
     int best = find_open(choice, open, 0, r->experts);
     open[best] = false;
     chosen[j] = best;
@@ -108,11 +118,13 @@ static void route_token(const routing *r, const float *x, const float *bias, flo
 static void route_run(const ts_kernel_call *call) {
   routing r = routing_of(call, 0);
   const float *x = call->in[0], *bias = call->node->n_in > 1 ? call->in[1] : NULL;
+  const float *noised = call->node->n_in > 3 ? call->in[3] : NULL;
   float *weight = call->out[0];
   int32_t *chosen = call->out[1];
 #pragma omp parallel for num_threads(ts_call_threads(call, r.tokens)) schedule(static)
   for (int64_t t = 0; t < r.tokens; ++t) {
-    route_token(&r, x + t * r.experts, bias, weight + t * r.k, chosen + t * r.k);
+    route_token(&r, x + t * r.experts, bias, noised != NULL ? noised + t * r.experts : NULL, weight + t * r.k,
+                chosen + t * r.k);
   }
 }
 TS_CPU_KERNEL(route) = {.run = route_run};
@@ -181,7 +193,7 @@ TS_CPU_KERNEL(route_excess) = {.run = route_excess_run};
 /* Tokens of a group, in blocks of their own. */
 typedef struct loads {
   routing r;
-  int64_t groups, length, first;
+  int64_t groups, length, first, counted;
 } loads;
 
 static loads loads_of_node(const ts_graph *graph, const ts_node *node, int logits) {
@@ -192,11 +204,12 @@ static loads loads_of_node(const ts_graph *graph, const ts_node *node, int logit
                        .sigmoid = node->attr.loads.sigmoid},
                  .groups = node->attr.loads.groups,
                  .length = node->attr.loads.length,
-                 .first = node->attr.loads.first};
+                 .first = node->attr.loads.first,
+                 .counted = node->attr.loads.counted};
 }
 
 static int64_t width_of_loads(const loads *l) {
-  return 2 * l->r.experts + 2;
+  return ts_loads_width(l->r.experts);
 }
 
 static int64_t first_of_group(const loads *l, int64_t group) {
@@ -229,7 +242,9 @@ static double log_sum(const float *x, int n) {
   return most + log((double) sum);
 }
 
-static void add_shares(const loads *l, const float *x, const int32_t *chosen, int64_t k, double *to) {
+/* taken: NULL where all choices are. */
+static void add_shares(const loads *l, const float *x, const int32_t *chosen, const int32_t *taken, int64_t k,
+                       double *to) {
   int n = l->r.experts;
   float score[TS_MOST_EXPERTS], all = 0;
   score_experts(&l->r, x, score);
@@ -239,24 +254,27 @@ static void add_shares(const loads *l, const float *x, const int32_t *chosen, in
   for (int e = 0; e < n; ++e) {
     to[n + e] += score[e] / all;
   }
-  for (int64_t j = 0; j < k; ++j) {
+  for (int64_t j = 0; j < (l->counted > 0 ? l->counted : k); ++j) {
     to[chosen[j]] += 1;
   }
+  for (int64_t j = 0; j < k && taken != NULL; ++j) {
+    to[ts_loads_at(n, TS_LOADS_LOST)] += taken[j] >= n;
+  }
   double z = log_sum(x, n);
-  to[2 * n] += z * z;
-  to[2 * n + 1] += 1;
+  to[ts_loads_at(n, TS_LOADS_SQUARES)] += z * z;
+  to[ts_loads_at(n, TS_LOADS_TOKENS)] += 1;
 }
 
 static void sum_block(const ts_kernel_call *call, const loads *l, int64_t group, int64_t block, double *to) {
   const float *x = call->in[0];
-  const int32_t *chosen = call->in[1], *label = call->in[2];
+  const int32_t *chosen = call->in[1], *label = call->in[2], *taken = call->node->n_in > 3 ? call->in[3] : NULL;
   const ts_shape *choices = &ts_call_in(call, 1)->shape;
   int64_t k = choices->d[choices->n - 1], begin = first_of_group(l, group) + block * LOADS_BLOCK;
   int64_t end = ts_min(begin + LOADS_BLOCK, first_of_group(l, group + 1));
   memset(to, 0, (size_t) width_of_loads(l) * sizeof *to);
   for (int64_t t = begin; t < end; ++t) {
     if (label[t] != IGNORED) {
-      add_shares(l, x + t * l->r.experts, chosen + t * k, k, to);
+      add_shares(l, x + t * l->r.experts, chosen + t * k, taken != NULL ? taken + t * k : NULL, k, to);
     }
   }
 }
@@ -287,7 +305,7 @@ TS_CPU_KERNEL(route_loads) = {.prepare = route_loads_prepare, .run = route_loads
 /* d share_i / d logit_e = share_e (1 or 1 - s_e) ((i == e) - share_i); d logsumexp^2 = 2 logsumexp softmax. */
 static void loads_dx_token(const loads *l, const float *x, const float *dloads, float *dx) {
   int n = l->r.experts;
-  float score[TS_MOST_EXPERTS], all = 0, flow = 0, dz = dloads[2 * n];
+  float score[TS_MOST_EXPERTS], all = 0, flow = 0, dz = dloads[ts_loads_at(n, TS_LOADS_SQUARES)];
   score_experts(&l->r, x, score);
   for (int e = 0; e < n; ++e) {
     all += score[e];
@@ -331,17 +349,17 @@ static double aux_of_token(const ts_node *node, int64_t experts, double n) {
 static void balance_loss_run(const ts_kernel_call *call) {
   const ts_shape *shape = &ts_call_in(call, 0)->shape;
   const float *all = call->in[0], *own = call->in[1];
-  int64_t width = shape->d[1], experts = width / 2 - 1;
+  int64_t width = shape->d[1], experts = ts_loads_experts(width), squares = ts_loads_at(experts, TS_LOADS_SQUARES),
+          tokens = ts_loads_at(experts, TS_LOADS_TOKENS);
   double loss = 0;
   for (int64_t g = 0; g < shape->d[0]; ++g, all += width, own += width) {
-    double n = all[width - 1], dot = 0;
+    double n = all[tokens], dot = 0;
     for (int64_t e = 0; e < experts; ++e) {
       dot += (double) all[e] * all[experts + e];
     }
     double each =
-        n > 0 ? aux_of_token(call->node, experts, n) * dot + (double) call->node->attr.balance.z * all[width - 2] / n
-              : 0;
-    loss += own[width - 1] * each;
+        n > 0 ? aux_of_token(call->node, experts, n) * dot + (double) call->node->attr.balance.z * all[squares] / n : 0;
+    loss += own[tokens] * each;
   }
   *(double *) call->out[0] = loss;
 }
@@ -351,15 +369,15 @@ static void balance_loss_dx_run(const ts_kernel_call *call) {
   const ts_shape *shape = &ts_call_in(call, 1)->shape;
   const float seed = *(const float *) call->in[0], *all = call->in[1];
   float *y = call->out[0];
-  int64_t width = shape->d[1], experts = width / 2 - 1;
+  int64_t width = shape->d[1], experts = ts_loads_experts(width);
   for (int64_t g = 0; g < shape->d[0]; ++g, all += width, y += width) {
-    double n = all[width - 1];
+    double n = all[ts_loads_at(experts, TS_LOADS_TOKENS)];
     for (int64_t e = 0; e < experts; ++e) {
       y[e] = 0;
       y[experts + e] = n > 0 ? (float) (seed * aux_of_token(call->node, experts, n) * n * all[e]) : 0;
     }
-    y[width - 2] = seed * call->node->attr.balance.z;
-    y[width - 1] = 0;
+    y[ts_loads_at(experts, TS_LOADS_SQUARES)] = seed * call->node->attr.balance.z;
+    y[ts_loads_at(experts, TS_LOADS_TOKENS)] = y[ts_loads_at(experts, TS_LOADS_LOST)] = 0;
   }
 }
 TS_CPU_KERNEL(balance_loss_dx) = {.run = balance_loss_dx_run};
