@@ -41,9 +41,9 @@ static void add_tensor_entry(const ts_safetensor *t, size_t *offset, ts_text *to
 static void add_stack(const ts_safetensor *t, size_t *offset, ts_text *to) {
   for (int64_t e = 0; e < t->shape[0]; ++e) {
     char *name = ts_stack_name(t->name, e);
-    add_tensor_entry(
-        &(ts_safetensor){.name = name, .dtype = t->dtype, .n_dims = 2, .shape = {t->shape[1], t->shape[2]}}, offset,
-        to);
+    ts_safetensor one = {.name = name, .dtype = t->dtype, .n_dims = t->n_dims - 1};
+    memcpy(one.shape, t->shape + 1, (size_t) one.n_dims * sizeof *one.shape);
+    add_tensor_entry(&one, offset, to);
     ts_free(name);
   }
 }

@@ -51,6 +51,9 @@ static const golden families[] = {{"mistral", 3},       {"qwen2", 2},      {"qwe
                                   {"mixtral", 4},       {"qwen2_moe", 2},  {"qwen3_moe", 4},
                                   {"olmoe", 3},         {"dots1", 3}};
 
+/* Of make_experts.py: DeepSpeed's layers of experts, which have room for a part of each sample's tokens. */
+static const golden layers[] = {{"gpt2_top1", 4}, {"gpt2_top2", 4}, {"llama_topk", 4}, {"llama_position", 4}};
+
 /* Of samples that hold several documents. */
 static const golden by_documents = {"llama_documents", 3};
 
@@ -136,7 +139,8 @@ static ts_deck *read_deck(const grid *on, const golden *g, int64_t stage, bool b
                  ts_strdup("run.threads=1"),
                  ts_strdup("run.share_device=true"),
                  ts_strdup("run.measure_algorithms=false"),
-                 ts_strdup(more)};
+                 ts_strdup(more),
+                 ts_strdup(strstr(more, "capacity_over") != NULL ? "moe.balance_over=micro_batch" : more)};
   const int n = sizeof set / sizeof set[0];
   ts_error err = {0};
   ts_deck *deck;
@@ -588,6 +592,42 @@ static void test_experts(const grid *on) {
   }
 }
 
+/* Three steps where it is the micro-batch's tokens that experts have room for, as DeepSpeed has it. */
+static void test_over_micro_batch(const grid *on, const golden *g) {
+  trial t = open_trial_with(on, g, 0, false, "moe.capacity_over=micro_batch"); /* and its balance */
+  json_t *expected = t.expected;
+  t.expected = json_object_get(expected, "micro_batch");
+  deviation d = run_steps(&t);
+  tap_ok_all(MPI_COMM_WORLD, d.steps == 3 && d.loss <= step_tolerance && d.norm <= step_tolerance,
+             "%s: losses to %.1e with room for a micro-batch", t.name, d.loss);
+  t.expected = expected;
+  close_trial(&t);
+}
+
+/* DeepSpeed's layers, at a stage and with experts spread in turn; ranks along tp have all tokens. */
+static void test_layers(const grid *on) {
+  for (size_t c = 0; c < sizeof layers / sizeof layers[0] && on->sp == 1; ++c) {
+    bool turn = !is_stand_in || wants_all() || c % 2 == (size_t) on->tp % 2;
+    if (!turn || !tap_wanted(layers[c].name) || !fits(on, &layers[c])) {
+      continue;
+    }
+    grid spread = *on;
+    spread.ep = c % 2 == 0 && on->dp <= 2 ? on->dp : 1;
+    int64_t stage = on->tp > 1 ? 1 + 2 * ((int64_t) c % 2) : ((int64_t) c + on->dp - 1) % 4;
+    trial t = open_trial(&spread, &layers[c], stage, false);
+    test_logits(&t);
+    test_generate(&t);
+    test_steps(&t);
+    close_trial(&t);
+    if (ts_world_size(on->world) == 1) {
+      test_over_micro_batch(on, &layers[c]);
+      t = open_trial(on, &layers[c], stage, true);
+      test_bf16(&t, bf16_tolerance_of_mixtures);
+      close_trial(&t);
+    }
+  }
+}
+
 /* As a pipeline of two stages: cases and some of the families, on the stand-in a few cases, each at a stage of ZeRO and
  * under a schedule in turn. */
 static void test_pipelines(ts_world *world) {
@@ -604,6 +644,14 @@ static void test_pipelines(ts_world *world) {
     if (tap_wanted(families[c].name)) {
       const grid on = {.world = world, .tp = 1, .sp = 1, .dp = 1, .pp = 2, .schedule = schedules[c / 4 % 4]};
       test_family(&on, &families[c], (int64_t) c % 4);
+    }
+  }
+  for (size_t c = 0; c < sizeof layers / sizeof layers[0] && !some; c += wants_all() ? 1 : 2) {
+    if (tap_wanted(layers[c].name)) {
+      const grid on = {.world = world, .tp = 1, .sp = 1, .dp = 1, .pp = 2, .schedule = schedules[c / 2 % 4]};
+      trial t = open_trial(&on, &layers[c], (int64_t) c / 2, false);
+      test_steps(&t);
+      close_trial(&t);
     }
   }
 }
@@ -629,6 +677,7 @@ int main(int argc, char **argv) {
         const grid on = {.world = world, .tp = tp, .sp = sp, .dp = ranks / (tp * sp)};
         test_grid(&on);
         test_experts(&on);
+        test_layers(&on);
       }
     }
   }

@@ -79,9 +79,11 @@ CASES = {
 
 def initial_model(case):
     """Random weights of a healthy size; norm weights are not 1 and biases not 0, so that each is seen to be used."""
-    config = case["model"]
-    neutral = 0 if config.model_type.startswith("gemma") else 1  # Gemma's norms multiply by 1 + w
-    model = AutoModelForCausalLM.from_config(config, **EAGER)
+    return fill(AutoModelForCausalLM.from_config(case["model"], **EAGER), case)
+
+
+def fill(model, case):
+    neutral = 0 if case["model"].model_type.startswith("gemma") else 1  # Gemma's norms multiply by 1 + w
     generator = torch.Generator().manual_seed(case["seed"])
     with torch.no_grad():
         for name, p in model.named_parameters():
@@ -183,6 +185,8 @@ def train(model, tokens, case, micro):
             loss = torch.nn.functional.cross_entropy(out.logits.flatten(0, 1), y.flatten(), ignore_index=IGNORED)
             if getattr(model.config, "output_router_logits", False):
                 loss = loss + model.config.router_aux_loss_coef * out.aux_loss
+            if hasattr(model, "extra_loss"):
+                loss = loss + model.extra_loss()
             loss = loss * part
             loss.backward()
             total += loss.item()

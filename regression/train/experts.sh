@@ -142,6 +142,26 @@ test_upcycling() {
   ok "experts are not copied from experts" said 2 'sparse/step_00000001'
 }
 
+# grown DIRECTORY [WORD]...: a step that changes nothing, of gpt2's golden with the weights of dense.g.
+grown() {
+  directory=$1
+  shift
+  train 1x1 "$directory" gpt2 --set run.steps=1 --set optimizer.params.lr=0 --set moe.drop_tokens=false --weights dense.g "$@"
+}
+
+# The same of DeepSpeed's layers, with biases, and with the MLP beside them.
+test_upcycled_layers() {
+  train 1x1 dense.g gpt2 --set run.steps=4
+  train 1x1 dense.g1 gpt2 --set run.steps=1 --set optimizer.params.lr=0 --weights dense.g
+  grown two --set moe.num_experts=3 --set moe.k=2 --set "moe.layers=[0, 1]"
+  ok "layers of experts begin as copies" printed 'dense.g/step_00000004 is of a dense model'
+  ok "weights of two that add up" same_loss dense.g1 two 1e-6
+  grown one.g --set moe.num_experts=3 --set "moe.layers=[1]"
+  ok "the weight of one, to how far scores are from equal" same_loss dense.g1 one.g 2e-2
+  grown beside --set moe.num_experts=3 --set moe.k=2 --set moe.use_residual=true
+  ok "the MLP beside them is that of the dense model" same_loss dense.g1 beside 1e-6
+}
+
 test_said() {
   run "$tessera" plan "$golden/llama.cfg" --set "model.from=$golden/llama" --set moe.z_loss_coef=0.1
   ok "a loss of experts without any" said 2 'moe.z_loss_coef: a llama has no experts'
@@ -169,8 +189,8 @@ test_said() {
 # What moe.csv says of a grid is what it says of one rank: \$1 rows, numbers to rounding.
 same_loads() {
   paste -d, "$1/moe.csv" "$2/moe.csv" | awk -F, '
-    NR > 1 { for (i = 1; i <= 9; ++i) { d = $i - $(i + 9); if (d < 0) d = -d; if (d > 1e-5 * ($i > 1 ? $i : 1)) bad = 1 } }
-    END { exit bad || NR != 17 || NF != 18 }'
+    NR > 1 { for (i = 1; i <= 10; ++i) { d = $i - $(i + 10); if (d < 0) d = -d; if (d > 1e-5 * ($i > 1 ? $i : 1)) bad = 1 } }
+    END { exit bad || NR != 17 || NF != 20 }'
 }
 
 # Biases of routers go on where they were, are written to files, and are seen.
@@ -197,6 +217,43 @@ test_balance() {
   ok "and status names it" printed 'dead    expert 1 of layer 1'
 }
 
+# DeepSpeed's layers, with all that it leaves to chance: the same choices and drops on every grid.
+test_layers() {
+  chance="--set moe.use_rts=true --set moe.noisy_gate_policy=RSample"
+  train 1x1 layers gpt2_top1 $chance
+  ok "DeepSpeed's layers of experts" gave 0
+  ok "some tokens are dropped" awk -F, 'NR > 1 && $7 > 0 { some = 1 } END { exit !some }' layers/moe.csv
+  train 4x2 layers4 gpt2_top1 $chance --set zero_optimization.stage=3
+  ok "noise, choices and drops on ep 2 of 4" "$tessera" compare layers4 layers --tolerance $other_grid
+  ok "the same loads, and drops" same_loads layers4 layers
+  train 2x1 layers2 gpt2_top1 $chance --set pipeline.stages=2 --set train_micro_batch_size_per_gpu=1 \
+    --set gradient_accumulation_steps=auto
+  ok "on a pipeline" "$tessera" compare layers2 layers --tolerance $other_grid
+  resume_layers
+  train 1x1 sampled gpt2_top2 --set moe.top2_2nd_expert_sampling=true --set moe.noisy_gate_policy=Jitter
+  train 2x1 sampled2 gpt2_top2 --set moe.top2_2nd_expert_sampling=true --set moe.noisy_gate_policy=Jitter \
+    --set tensor_parallel.autotp_size=2 --set tensor_parallel.sequence_parallel=false --set train_micro_batch_size_per_gpu=4
+  ok "second experts that are sampled, jitter, tp" "$tessera" compare sampled2 sampled --tolerance $other_grid
+  train 2x1 rows llama_topk --set moe.drop_tokens=false --set sequence_parallel_size=2 --set train_micro_batch_size_per_gpu=4
+  train 1x1 row llama_topk --set moe.drop_tokens=false
+  ok "without a limit, ranks share samples" "$tessera" compare rows row --tolerance $other_grid
+  train 1x1 muon gpt2_top1 --set optimizer.type=Muon
+  train 4x2 muon4 gpt2_top1 --set optimizer.type=Muon --set zero_optimization.stage=2
+  ok "Muon has no matrix of biases" "$tessera" compare muon muon4 --tolerance $other_grid
+}
+
+resume_layers() {
+  rm -rf layers4/step_00000008
+  train 2x2 layers4 gpt2_top1 $chance --resume auto --set zero_optimization.stage=1
+  ok "they go on on ep 2" "$tessera" compare layers4 layers --tolerance $other_grid
+  train 2x2 stay gpt2_top1 --set optimizer.params.lr=0 --set zero_optimization.stage=3
+  run "$tessera" zero_to_fp32 stay stay.hf --safe_serialization
+  ok "they are exported under DeepSpeed's names" same_tensors "$golden/gpt2_top1/model.safetensors" stay.hf/model.safetensors F32
+  train 1x1 again.l gpt2_top1 --set model.from=stay.hf --set run.steps=1
+  train 1x1 first.l gpt2_top1 --set run.steps=1
+  ok "another run begins from them" "$tessera" compare again.l first.l --tolerance 0
+}
+
 # Every token has the same expert: one rank of two has all rows, the other none, and each all the room for them.
 test_worst() {
   cp -r "$golden/dots1" all
@@ -214,5 +271,7 @@ test_optimizers
 test_balance
 test_export
 test_upcycling
+test_upcycled_layers
+test_layers
 test_said
 finish

@@ -39,6 +39,19 @@ bool ts_deck_model_is_own(const ts_deck *deck) {
   return strcmp(deck->model.model_type, TS_MODEL_OWN) == 0;
 }
 
+const ts_family *ts_deck_family(const ts_deck *deck) {
+  const ts_family *family = ts_family_find(deck->model.model_type);
+  bool with = family != NULL && family->with_experts != NULL && deck->moe.num_experts.n > 0;
+  return with ? family->with_experts : family;
+}
+
+int64_t ts_deck_experts_of_token(const ts_deck *deck) {
+  const ts_family *family = ts_deck_family(deck);
+  return family == NULL || family->router == NULL ? 0
+         : deck->moe.num_experts.n > 0            ? deck->moe.k
+                                                  : deck->model.num_experts_per_tok;
+}
+
 /* A key of what a program's own model has not in its deck. */
 static bool is_of_family(const char *path) {
   return strncmp(path, "model.", strlen("model.")) == 0 && strcmp(path, "model.model_type") != 0;
@@ -376,6 +389,11 @@ static void check_size(ts_reader *reader) {
   double block = (double) m->hidden_size * (4 * heads + 3 * inner);
   double tables = 2.0 * (double) m->hidden_size * ((double) m->vocab_size + (double) m->max_position_embeddings);
   double parameters = (double) m->num_hidden_layers * block + tables;
+  for (int i = 0; i < d->moe.num_experts.n; ++i) { /* of one layer, or of all */
+    double layers = d->moe.num_experts.n > 1 ? 1 : (double) m->num_hidden_layers;
+    parameters +=
+        layers * (double) d->moe.num_experts.items[i] * (double) m->hidden_size * 3 * (double) m->intermediate_size;
+  }
   if (parameters * 16 > MOST_BYTES) {
     ts_reader_report(reader, TS_CHECK_SIZE, "model.hidden_size", "%.3g parameters are more than can be counted",
                      parameters);

@@ -41,16 +41,130 @@ static void check_expert_ranks(ts_reader *reader, int64_t experts) {
   }
 }
 
+/* Does the deck say something else than the key's default?  A complete deck has all keys. */
+static bool says_otherwise(const ts_reader *reader, const char *path) {
+  const ts_setting *setting = ts_reader_find(reader, path);
+  ts_value initial = ts_key_initial(ts_key_at(ts_key_find(path)));
+  bool otherwise = setting != NULL && !ts_value_equal(&setting->value, &initial);
+  ts_value_clear(&initial);
+  return otherwise;
+}
+
 /* What is said of experts where there are none. */
 static void check_idle_experts(ts_reader *reader) {
-  static const char *const paths[] = {"moe.z_loss_coef", "moe.balance_over", "moe.router_dtype"};
+  static const char *const paths[] = {"moe.z_loss_coef", "moe.balance_over", "moe.router_dtype", "moe.aux_loss_coef"};
   const ts_deck *deck = reader->deck;
   const bool said[] = {deck->moe.z_loss_coef != 0, strcmp(deck->moe.balance_over, "global") != 0,
-                       strcmp(deck->moe.router_dtype, "fp32") != 0};
-  for (int i = 0; i < 3; ++i) {
+                       strcmp(deck->moe.router_dtype, "fp32") != 0, deck->moe.aux_loss_coef != 0};
+  for (int i = 0; i < 4; ++i) {
     if (said[i]) {
       ts_reader_report(reader, TS_CHECK_EXPERTS, paths[i], "a %s has no experts", deck->model.model_type);
     }
+  }
+}
+
+/* ---- DeepSpeed's layers ---- */
+
+/* Keys of a layer that the model has not: nothing would follow from them. */
+static void check_no_layer(ts_reader *reader, const ts_family *family) {
+  static const char *const paths[] = {"moe.layers",
+                                      "moe.k",
+                                      "moe.capacity_factor",
+                                      "moe.drop_tokens",
+                                      "moe.use_rts",
+                                      "moe.eval_capacity_factor",
+                                      "moe.min_capacity",
+                                      "moe.drop_policy",
+                                      "moe.noisy_gate_policy",
+                                      "moe.use_residual",
+                                      "moe.capacity_over",
+                                      "moe.top2_2nd_expert_sampling"};
+  for (size_t i = 0; i < sizeof paths / sizeof *paths; ++i) {
+    if (says_otherwise(reader, paths[i])) {
+      ts_reader_report(reader, TS_CHECK_EXPERTS, paths[i],
+                       family->router != NULL ? "a %s has a router of its own, that drops nothing"
+                                              : "there is no MoE layer in this %s; accepted: with moe.num_experts",
+                       family->model_type);
+    }
+  }
+}
+
+static int64_t count_layers(const ts_deck *d) {
+  return d->moe.layers.n > 0 ? d->moe.layers.n : d->model.num_hidden_layers / 2;
+}
+
+static void check_moe_layers(ts_reader *reader) {
+  const ts_deck *d = reader->deck;
+  const ts_ints *layers = &d->moe.layers;
+  int64_t n = count_layers(d);
+  for (int i = 0; i < layers->n; ++i) {
+    if (layers->items[i] >= d->model.num_hidden_layers || (i > 0 && layers->items[i] <= layers->items[i - 1])) {
+      ts_reader_report(reader, TS_CHECK_EXPERTS, "moe.layers",
+                       "%lld; accepted: layers of 0 to %lld, in ascending order", (long long) layers->items[i],
+                       (long long) d->model.num_hidden_layers - 1);
+      return;
+    }
+  }
+  if (n == 0) {
+    ts_reader_report(reader, TS_CHECK_EXPERTS, "moe.layers",
+                     "every second of one layer is none; accepted: [0], or a model of more layers");
+  } else if (d->moe.num_experts.n != 1 && d->moe.num_experts.n != n) {
+    ts_reader_report(reader, TS_CHECK_EXPERTS, "moe.num_experts",
+                     "%d numbers for %lld MoE layers; accepted: one for all, or one for each", d->moe.num_experts.n,
+                     (long long) n);
+  }
+}
+
+static void check_gate(ts_reader *reader, int64_t least) {
+  const ts_deck_moe *moe = &reader->deck->moe;
+  if (moe->k > least) {
+    ts_reader_report(reader, TS_CHECK_EXPERTS, "moe.k", "%lld of %lld experts", (long long) moe->k, (long long) least);
+  }
+  if (strcmp(moe->noisy_gate_policy, "RSample") == 0 && moe->k != 1) {
+    ts_reader_report(
+        reader, TS_CHECK_EXPERTS, "moe.noisy_gate_policy",
+        "\"RSample\" with moe.k = %lld: it samples the choice of one expert; accepted: with k = 1, or with "
+        "k = 2 top2_2nd_expert_sampling",
+        (long long) moe->k);
+  }
+  if (strcmp(moe->drop_policy, "position") == 0 && moe->k <= 2) {
+    ts_reader_report(reader, TS_CHECK_EXPERTS, "moe.drop_policy",
+                     "\"position\" with moe.k = %lld: it is for more than 2; with 1 use_rts = false drops the last "
+                     "tokens, and with 2 they are",
+                     (long long) moe->k);
+  }
+}
+
+/* A sample's capacity needs all of its tokens on one rank. */
+static void check_capacity(ts_reader *reader) {
+  const ts_deck *d = reader->deck;
+  bool rows = d->tensor_parallel.autotp_size > 1 && d->tensor_parallel.sequence_parallel;
+  bool sequence = strcmp(d->moe.capacity_over, "sequence") == 0 && d->moe.drop_tokens;
+  if (sequence && (rows || d->sequence_parallel_size > 1)) {
+    ts_reader_report(
+        reader, TS_CHECK_EXPERTS, "moe.capacity_over",
+        "\"sequence\": ranks share the tokens of a sample (%s); accepted: \"micro_batch\", each rank's tokens",
+        rows ? "tensor_parallel.sequence_parallel" : "sequence_parallel_size");
+  }
+}
+
+static void check_deepspeed_layers(ts_reader *reader, const ts_family *family) {
+  const ts_ints *experts = &reader->deck->moe.num_experts;
+  int64_t least = TS_DECK_MOST_EXPERTS;
+  for (int i = 0; i < experts->n; ++i) {
+    least = experts->items[i] < least ? experts->items[i] : least;
+  }
+  if (experts->n > 0 && family->with_experts == NULL) {
+    ts_reader_report(reader, TS_CHECK_EXPERTS, "moe.num_experts", "%s %s; accepted: in a gpt2 or a llama",
+                     family->router != NULL ? "experts beside those of a" : "DeepSpeed's layers in a",
+                     family->model_type);
+  } else if (experts->n > 0) {
+    check_moe_layers(reader);
+    check_gate(reader, least);
+    check_capacity(reader);
+    check_expert_ranks(reader, least);
+  } else {
+    check_no_layer(reader, family);
   }
 }
 
@@ -86,13 +200,19 @@ static void check_counts(ts_reader *reader) {
   const ts_deck_model *m = &reader->deck->model;
   const ts_family *family = ts_family_find(m->model_type);
   check_router_bias(reader, family);
-  check_expert_ranks(reader, family != NULL && family->router != NULL ? m->num_experts : 0);
+  bool layers = reader->deck->moe.num_experts.n > 0;
+  if (!layers) {
+    check_expert_ranks(reader, family != NULL && family->router != NULL ? m->num_experts : 0);
+  }
   if (family == NULL) {
     return;
   }
+  check_deepspeed_layers(reader, family);
   if (family->router == NULL) {
     check_no_experts(reader);
-    check_idle_experts(reader);
+    if (!layers) {
+      check_idle_experts(reader);
+    }
   } else if (m->num_experts == 0) {
     ts_reader_report(reader, TS_CHECK_EXPERTS, "model.num_experts", "0: a %s has some", m->model_type);
   } else if (m->num_experts_per_tok > m->num_experts) {
@@ -110,13 +230,14 @@ static void check_row_counts(ts_reader *reader) {
   const ts_deck_model *m = &d->model;
   double shared = (double) m->n_shared_experts * (double) m->moe_intermediate_size;
   double tokens = (double) d->train_micro_batch_size_per_gpu * (double) d->data.sequence_length;
-  double choices = tokens * (double) m->num_experts_per_tok * (double) d->expert_parallel.autoep_size;
+  double of_token = (double) (d->moe.num_experts.n > 0 ? d->moe.k : m->num_experts_per_tok);
+  double choices = tokens * of_token * (double) d->expert_parallel.autoep_size;
   if (m->num_experts > 0 && shared > INT32_MAX) {
     ts_reader_report(reader, TS_CHECK_SIZE, "model.n_shared_experts",
                      "%lld widths of %lld are more than can be counted", (long long) m->n_shared_experts,
                      (long long) m->moe_intermediate_size);
   }
-  if (m->num_experts > 0 && choices > INT32_MAX) {
+  if ((m->num_experts > 0 || d->moe.num_experts.n > 0) && choices > INT32_MAX) {
     ts_reader_report(reader, TS_CHECK_SIZE, "train_micro_batch_size_per_gpu",
                      "%lld: %.3g rows for experts at a time (tokens x num_experts_per_tok x autoep_size); accepted: up "
                      "to 2147483647, a smaller micro-batch with more gradient_accumulation_steps",

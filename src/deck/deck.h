@@ -320,14 +320,26 @@ typedef struct ts_deck_elasticity {
   double version;                     /**< 0.1 or 0.2. */
 } ts_deck_elasticity;
 
+/** Experts: what holds for all families, and DeepSpeed's layer of them, with which models without experts get some. */
+typedef struct ts_deck_moe {
+  double z_loss_coef, aux_loss_coef;
+  char *router_dtype; /**< "fp32" or "model". */
+  char *balance_over; /**< "micro_batch", "global" or "sequence". */
+  ts_ints
+      num_experts; /**< Of each layer that has some, or one number for all; none: the model is as its family says. */
+  ts_ints layers;  /**< Which these are; none: every second. */
+  int64_t k, min_capacity;
+  double capacity_factor, eval_capacity_factor;
+  bool drop_tokens, use_rts, top2_2nd_expert_sampling, use_residual;
+  char *noisy_gate_policy; /**< "None", "RSample" or "Jitter". */
+  char *drop_policy;       /**< "probs" or "position". */
+  char *capacity_over;     /**< "micro_batch" or "sequence". */
+} ts_deck_moe;
+
 /** Everything.  Plain data: other rooms read the fields, only this room writes them. */
 typedef struct ts_deck {
   ts_deck_model model;
-  struct {
-    double z_loss_coef;
-    char *router_dtype; /**< "fp32" or "model". */
-    char *balance_over; /**< "micro_batch", "global" or "sequence". */
-  } moe;
+  ts_deck_moe moe;
   ts_deck_data data;
   ts_deck_run run;
   int64_t train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps; /**< 0: not given (yet). */
@@ -466,6 +478,13 @@ ts_status ts_deck_keep_batch(ts_deck *deck, const ts_deck *before, int64_t batch
  * \param [in] done     Those that were read before, of any epoch.
  * \return 0 when they were read that often, or run.epochs is 0. */
 int64_t ts_deck_steps_left(const ts_deck *deck, int64_t samples, int64_t done);
+
+/** The row of the deck's family, with experts where it has section moe; NULL: the model is a program's own.
+ * Not collective. */
+const struct ts_family *ts_deck_family(const ts_deck *deck);
+
+/** How many of a layer's experts a token has; 0: the model has none. Not collective. */
+int64_t ts_deck_experts_of_token(const ts_deck *deck);
 
 /** The type of parameters and, without autocast, of all activations: F16, BF16 or F32.  Not collective.
  * bf16.enabled must not be AUTO any more (ts_engine_decide_precision, ts_deck_decide_precision). */

@@ -47,7 +47,7 @@ typedef enum ts_key_flags {
   TS_KEY_ENDLESS = 128, /**< "inf" is the largest integer. */
   TS_KEY_FAMILY = 256,  /**< It belongs to the model families that list it (family/family.h). */
   TS_KEY_NULL = 512,    /**< null in a config.json is the row's default, whatever the family's. */
-  TS_KEY_ONE = 1024,    /**< A single string stands for a list of one. */
+  TS_KEY_ONE = 1024,    /**< A single string or integer stands for a list of one. */
   TS_KEY_LEAST = 2048   /**< A run may need more than the default: printed only where it was set, as that is final. */
 } ts_key_flags;
 

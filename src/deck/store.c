@@ -130,10 +130,15 @@ static bool take_integers(const ts_target *t, const ts_value *value, ts_ints *li
 
 static bool take_ints(const ts_target *t, const ts_value *value) {
   ts_ints list = {0};
-  if (value->kind != TS_VALUE_LIST) {
+  bool one = value->kind != TS_VALUE_LIST && (t->key->flags & TS_KEY_ONE) != 0;
+  if (value->kind != TS_VALUE_LIST && !one) {
     return fail_value(t, TS_CHECK_TYPE, value, "is not a list of integers");
   }
-  bool good = take_integers(t, value, &list);
+  int64_t single;
+  bool good = one ? take_integer(t, value, &single) : take_integers(t, value, &list);
+  if (one && good) {
+    ts_ints_add(&list, single);
+  }
   ts_ints_clear(t->field);
   *(ts_ints *) t->field = list;
   return good;

@@ -14,7 +14,7 @@
 /* ---- names ---- */
 
 static const char *const *prefixes_of(const ts_engine *e) {
-  return ts_family_find(e->deck->model.model_type)->prefixes;
+  return ts_deck_family(e->deck)->prefixes;
 }
 
 /* \a name without the prefix, or with it where it had none; newly allocated. */
@@ -46,7 +46,7 @@ static const void *find_prefixed(const ts_engine *e, finder *find, const void *w
 
 /* By all that something of this name may be called. */
 static const void *find_any(const ts_engine *e, finder *find, const void *where, const char *name, bool in_file) {
-  const ts_family *f = ts_family_find(e->deck->model.model_type);
+  const ts_family *f = ts_deck_family(e->deck);
   const void *found = find_prefixed(e, find, where, name);
   char *other = called_otherwise(f, f->also[!in_file], f->also[in_file], name);
   if (found == NULL && other != NULL) {

@@ -21,7 +21,7 @@ typedef struct stack {
 /* The name of the tensor that has all experts of a parameter, newly allocated; \a half: 0 or 1 where it has the gate
  * and up of each, else -1. */
 static char *fused_name(const ts_engine *e, const ts_parameter *p, int *half) {
-  const ts_family *f = ts_family_find(e->deck->model.model_type);
+  const ts_family *f = ts_deck_family(e->deck);
   const char *const names[] = {f->expert_gate, f->expert_up};
   const char *at = strstr(p->name, f->experts), *name = at + strlen(f->experts) + 1;
   *half = -1;
@@ -34,11 +34,11 @@ static char *fused_name(const ts_engine *e, const ts_parameter *p, int *half) {
 }
 
 char *ts_import_stack_of(const ts_engine *e, const char *tensor) {
-  const ts_family *f = ts_family_find(e->deck->model.model_type);
+  const ts_family *f = ts_deck_family(e->deck);
   const char *const rows[][2] = {{"gate_up_proj", f->expert_gate}, {"down_proj", f->expert_down}};
   int64_t expert;
   char *found = ts_stack_of(tensor, &expert);
-  for (int i = 0; i < 2 && f->experts != NULL && found == NULL; ++i) {
+  for (int i = 0; i < 2 && f->fused_experts != NULL && found == NULL; ++i) {
     char *end = ts_format(".%s.%s", f->fused_experts, rows[i][0]);
     if (ts_ends_in(tensor, end)) {
       found = ts_format("%.*s.%s.%s.weight", (int) (strlen(tensor) - strlen(end)), tensor, f->experts, rows[i][1]);
@@ -49,6 +49,9 @@ char *ts_import_stack_of(const ts_engine *e, const char *tensor) {
 }
 
 static const ts_safetensor *find_fused(const ts_engine *e, const ts_safetensors *st, const ts_parameter *p, int *half) {
+  if (ts_deck_family(e->deck)->fused_experts == NULL) {
+    return NULL;
+  }
   char *name = fused_name(e, p, half);
   const ts_safetensor *t = ts_import_find(e, st, name);
   ts_free(name);
@@ -85,7 +88,7 @@ static ts_status find_each(const ts_engine *e, const ts_safetensors *st, const t
       status = ts_deck_error(e->deck, FROM, err, "%s: there is no tensor %s", e->deck->model.from, name);
       ts_free(name);
     } else {
-      status = ts_import_check_shape(e, s->expert[i], p->shape.d + 1, 2, err);
+      status = ts_import_check_shape(e, s->expert[i], p->shape.d + 1, p->shape.n - 1, err);
     }
   }
   return status;
@@ -96,9 +99,10 @@ static ts_status find_all(const ts_engine *e, const ts_safetensors *st, const ts
   int half;
   const ts_safetensor *t = find_fused(e, st, p, &half);
   if (t == NULL) {
-    char *one = ts_stack_name(p->name, 0), *all = fused_name(e, p, &half);
-    ts_status status =
-        ts_deck_error(e->deck, FROM, err, "%s: there is no tensor %s, nor %s", e->deck->model.from, one, all);
+    bool fused = ts_deck_family(e->deck)->fused_experts != NULL;
+    char *one = ts_stack_name(p->name, 0), *all = fused ? fused_name(e, p, &half) : NULL;
+    ts_status status = ts_deck_error(e->deck, FROM, err, "%s: there is no tensor %s%s%s", e->deck->model.from, one,
+                                     fused ? ", nor " : "", fused ? all : "");
     ts_free(all);
     ts_free(one);
     return status;
@@ -130,7 +134,7 @@ static void give_matrices(void *user, int64_t first, int64_t count, bool owned, 
 
 ts_status ts_import_read_stack(ts_engine *e, const ts_safetensors *st, const ts_parameter *p, uint64_t *nonfinite,
                                ts_error *err) {
-  stack s = {.experts = p->shape.d[0], .count = p->shape.d[1] * p->shape.d[2]};
+  stack s = {.experts = p->shape.d[0], .count = ts_shape_count(&p->shape) / p->shape.d[0]};
   s.expert = ts_calloc((size_t) s.experts, sizeof *s.expert);
   ts_status status = (has_some(e, st, p) ? find_each : find_all)(e, st, p, &s, err);
   if (status == TS_OK) {

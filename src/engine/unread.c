@@ -108,7 +108,7 @@ static bool same_shape(const ts_safetensor *a, const ts_safetensor *b) {
 
 /* An embedding that is not there, or not of floats, has its own message. */
 static ts_status check_head(const ts_engine *e, const ts_safetensors *st, const ts_safetensor *head, ts_error *err) {
-  char *name = ts_format("%s.weight", ts_family_find(e->deck->model.model_type)->embedding);
+  char *name = ts_format("%s.weight", ts_deck_family(e->deck)->embedding);
   const ts_safetensor *embedding = ts_import_find(e, st, name);
   ts_free(name);
   if (embedding == NULL || !ts_dtype_is_float(embedding->dtype)) {
@@ -127,7 +127,7 @@ static ts_status check_head(const ts_engine *e, const ts_safetensors *st, const 
 /* ---- all of it ---- */
 
 static bool is_buffer(const ts_engine *e, const char *name) {
-  const char *const *buffer = ts_family_find(e->deck->model.model_type)->buffers;
+  const char *const *buffer = ts_deck_family(e->deck)->buffers;
   while (*buffer != NULL && !ts_ends_in(name, *buffer)) {
     ++buffer;
   }
@@ -176,7 +176,7 @@ ts_status ts_import_check_unread(const ts_engine *e, const ts_safetensors *st, t
   if (ts_world_rank(e->world) != 0) {
     return TS_OK;
   }
-  char *name = ts_format("%s.weight", ts_family_find(e->deck->model.model_type)->head);
+  char *name = ts_format("%s.weight", ts_deck_family(e->deck)->head);
   bool tied = e->deck->model.tie_word_embeddings;
   const ts_safetensor *head = tied ? ts_import_find(e, st, name) : NULL;
   ts_free(name);

@@ -8,37 +8,55 @@
 #include <string.h>
 
 static const ts_family *family_of(const ts_engine *e) {
-  const ts_family *family = ts_family_find(e->deck->model.model_type); /* NULL: a program's own */
+  const ts_family *family = ts_deck_family(e->deck); /* NULL: a program's own */
   return family != NULL && family->router != NULL ? family : NULL;
 }
 
-/* "PREFIX.MODULE.weight": PREFIX with its dot; NULL: another parameter.  Owned by the caller. */
-static char *before_module(const char *name, const char *module) {
-  char *end = ts_format(".%s.weight", module);
+/* What a module's parameters are called, matrices and biases. */
+static const char *const parameters[] = {"weight", "bias"};
+enum { N_PARAMETERS = sizeof parameters / sizeof *parameters };
+
+/* "PREFIX.MODULE.PARAMETER": PREFIX with its dot; NULL: another one.  Owned by the caller. */
+static char *before_module(const char *name, const char *module, const char *parameter) {
+  char *end = ts_format(".%s.%s", module, parameter);
   bool is = ts_ends_in(name, end);
   char *prefix = is ? ts_format("%.*s", (int) (strlen(name) - strlen(end) + 1), name) : NULL;
   ts_free(end);
   return prefix;
 }
 
-/* The MLP's matrix that experts of a stack are copies of, by name; NULL: it is no stack.  Owned by the caller. */
+/* The same parameter in module `dense` when \a name is one of `module`; else NULL.  Owned by the caller. */
+static char *in_dense(const char *name, const char *module, const char *dense) {
+  char *found = NULL;
+  for (int i = 0; i < N_PARAMETERS && found == NULL; ++i) {
+    char *prefix = before_module(name, module, parameters[i]);
+    found = prefix != NULL ? ts_format("%s%s.%s", prefix, dense, parameters[i]) : NULL;
+    ts_free(prefix);
+  }
+  return found;
+}
+
+/* What experts of a stack, or the MLP beside them, are copies of, by name; NULL: of nothing.  Owned by the caller. */
 static char *dense_name(const ts_family *f, const ts_parameter *p) {
   const char *const rows[][2] = {{f->expert_gate, f->gate}, {f->expert_up, f->up}, {f->expert_down, f->down}};
+  bool stack = ts_stack_is(p->name, p->shape.n);
   char *dense = NULL;
-  for (size_t i = 0; i < sizeof rows / sizeof *rows && ts_stack_is(p->name, p->shape.n) && dense == NULL; ++i) {
-    char *module = ts_format("%s.%s", f->experts, rows[i][0]), *prefix = before_module(p->name, module);
-    dense = prefix != NULL ? ts_format("%s%s.weight", prefix, rows[i][1]) : NULL;
-    ts_free(prefix);
-    ts_free(module);
+  for (size_t i = 0; i < sizeof rows / sizeof *rows && dense == NULL; ++i) {
+    const char *within = stack ? f->experts : f->residual;
+    if (rows[i][0] != NULL && within != NULL) {
+      char *module = ts_format("%s.%s", within, rows[i][0]);
+      dense = in_dense(p->name, module, rows[i][1]);
+      ts_free(module);
+    }
   }
   return dense;
 }
 
-static bool is_output_of_experts(const ts_family *f, const char *name) {
-  char *module = ts_format("%s.%s", f->experts, f->expert_down), *prefix = before_module(name, module);
-  bool is = prefix != NULL;
+static bool is_output_of_experts(const ts_family *f, const ts_parameter *p) {
+  char *module = ts_format("%s.%s", f->experts, f->expert_down), *dense = in_dense(p->name, module, f->down);
+  bool is = dense != NULL;
   ts_free(module);
-  ts_free(prefix);
+  ts_free(dense);
   return is;
 }
 
@@ -52,7 +70,7 @@ static bool is_in_module(const char *name, const char *module) {
 
 bool ts_upcycle_is(const ts_engine *e, const ts_checkpoint *c) {
   const ts_family *f = family_of(e);
-  bool dense = f != NULL && f->gate != NULL;
+  bool dense = f != NULL && f->gate_up == NULL;
   for (int i = 0; dense && i < c->n_parameters; ++i) {
     dense =
         !is_in_module(c->parameter[i].name, f->router) && !ts_stack_is(c->parameter[i].name, c->parameter[i].n_dims);
@@ -61,10 +79,13 @@ bool ts_upcycle_is(const ts_engine *e, const ts_checkpoint *c) {
 }
 
 /* The sum of the weights of a token's experts where their scores are equal. */
-static double sum_of_weights(const ts_deck_model *m, const ts_family *f) {
-  double each = f->router_sigmoid ? 0.5 : 1.0 / (double) m->num_experts;
-  bool normalizes = f->router_normalizes || m->norm_topk_prob;
-  return m->routed_scaling_factor * (normalizes ? 1.0 : (double) m->num_experts_per_tok * each);
+static double sum_of_weights(const ts_deck *deck, const ts_family *f, int64_t experts) {
+  const ts_deck_model *m = &deck->model;
+  double each = f->router_sigmoid ? 0.5 : 1.0 / (double) experts;
+  bool own = deck->moe.num_experts.n > 0,
+       normalizes = own ? deck->moe.k > 1 : f->router_normalizes || m->norm_topk_prob;
+  double scale = own ? 1 : m->routed_scaling_factor;
+  return scale * (normalizes ? 1.0 : (double) ts_deck_experts_of_token(deck) * each);
 }
 
 ts_origin ts_upcycle_origin(const ts_engine *e, const ts_checkpoint *c, const ts_parameter *p) {
@@ -75,14 +96,15 @@ ts_origin ts_upcycle_origin(const ts_engine *e, const ts_checkpoint *c, const ts
   }
   char *dense = dense_name(f, p);
   if (dense != NULL) {
-    bool scaled = is_output_of_experts(f, p->name);
+    bool scaled = is_output_of_experts(f, p);
     ts_origin origin = {.saved = ts_checkpoint_find(c, dense),
-                        .scale = scaled ? (float) (1 / sum_of_weights(&e->deck->model, f)) : 1};
+                        .scale = scaled ? (float) (1 / sum_of_weights(e->deck, f, p->shape.d[0])) : 1};
     ts_free(dense);
     return origin;
   }
   char *down = f->shared_expert != NULL ? ts_format("%s.%s", f->shared_expert, strrchr(f->down, '.') + 1) : NULL;
-  bool of_all = is_in_module(p->name, f->shared_expert) || is_in_module(p->name, f->shared_expert_gate);
+  bool of_all = is_in_module(p->name, f->shared_expert) || is_in_module(p->name, f->shared_expert_gate) ||
+                is_in_module(p->name, f->residual_gate);
   bool silent = is_in_module(p->name, down);
   ts_free(down);
   return (ts_origin){.saved = -1, .scale = silent ? 0 : 1, .seeded = of_all || is_in_module(p->name, f->router)};

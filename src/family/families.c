@@ -71,46 +71,38 @@ static const ts_family_key gpt2_keys[] = {NAMED(hidden_size, "n_embd"),
 static const char *const gpt2_prefixes[] = {"transformer.", "module.", NULL};
 static const char *const causal_masks[] = {".attn.bias", ".attn.masked_bias", NULL};
 
-static const ts_family gpt2 = {.model_type = "gpt2",
-                               .linear_class = "Conv1D",
-                               .architecture = "GPT2LMHeadModel",
-                               .keys = {gpt2_keys, common},
-                               .embedding = "transformer.wte",
-                               .positions = "transformer.wpe",
-                               .layers = "transformer.h",
-                               .final_norm = "transformer.ln_f",
-                               .head = "lm_head",
-                               .norm = {[TS_NORM_ATTENTION_IN] = "ln_1", [TS_NORM_MLP_IN] = "ln_2"},
-                               .attention = "attn",
-                               .mlp = "mlp",
-                               .qkv = "attn.c_attn",
-                               .o = "attn.c_proj",
-                               .up = "mlp.c_fc",
-                               .down = "mlp.c_proj",
-                               .norm_kind = TS_NORM_LAYER,
-                               .qkv_bias = TS_BIAS_ALL,
-                               .o_bias = TS_BIAS_ALL,
-                               .mlp_bias = TS_BIAS_ALL,
-                               .in_first = true,
-                               .mlp_ratio = 4,
-                               .narrow = ".c_proj.weight",
-                               .prefixes = gpt2_prefixes,
-                               .buffers = causal_masks};
+#define LIKE_GPT2                                                                                                 \
+  .model_type = "gpt2", .linear_class = "Conv1D", .architecture = "GPT2LMHeadModel", .keys = {gpt2_keys, common}, \
+  .embedding = "transformer.wte", .positions = "transformer.wpe", .layers = "transformer.h",                      \
+  .final_norm = "transformer.ln_f", .head = "lm_head",                                                            \
+  .norm = {[TS_NORM_ATTENTION_IN] = "ln_1", [TS_NORM_MLP_IN] = "ln_2"}, .attention = "attn", .mlp = "mlp",        \
+  .qkv = "attn.c_attn", .o = "attn.c_proj", .up = "mlp.c_fc", .down = "mlp.c_proj", .norm_kind = TS_NORM_LAYER,   \
+  .qkv_bias = TS_BIAS_ALL, .o_bias = TS_BIAS_ALL, .mlp_bias = TS_BIAS_ALL, .in_first = true, .mlp_ratio = 4,      \
+  .narrow = ".c_proj.weight", .prefixes = gpt2_prefixes, .buffers = causal_masks
+
+/* Modules of deepspeed.moe.layer.MoE in place of a block's MLP. */
+#define DEEPSPEED_EXPERTS                                                                          \
+  .router = "mlp.deepspeed_moe.gate.wg", .experts = "mlp.deepspeed_moe.experts.deepspeed_experts", \
+  .residual = "mlp.mlp", .residual_gate = "mlp.coefficient"
+
+static const ts_family gpt2_experts = {LIKE_GPT2, DEEPSPEED_EXPERTS, .expert_up = "c_fc", .expert_down = "c_proj"};
+
+static const ts_family gpt2 = {LIKE_GPT2, .with_experts = &gpt2_experts};
 
 /* ---- Llama (Touvron et al. 2023) ---- */
 
 static const ts_family_key llama_keys[] = {KEY(attention_bias), KEY(mlp_bias), END};
 
-static const ts_family llama = {
-    LIKE_LLAMA,
-    .model_type = "llama",
-    .norm_class = "LlamaRMSNorm",
-    .architecture = "LlamaForCausalLM",
-    .keys = {llama_keys, rms, sizes, common},
-    .norm = {[TS_NORM_ATTENTION_IN] = "input_layernorm", [TS_NORM_MLP_IN] = "post_attention_layernorm"},
-    .qkv_bias = TS_BIAS_ATTENTION,
-    .o_bias = TS_BIAS_ATTENTION,
-    .mlp_bias = TS_BIAS_MLP};
+#define THE_LLAMA                                                                                                  \
+  LIKE_LLAMA, .model_type = "llama", .norm_class = "LlamaRMSNorm", .architecture = "LlamaForCausalLM",             \
+              .keys = {llama_keys, rms, sizes, common},                                                            \
+              .norm = {[TS_NORM_ATTENTION_IN] = "input_layernorm", [TS_NORM_MLP_IN] = "post_attention_layernorm"}, \
+              .qkv_bias = TS_BIAS_ATTENTION, .o_bias = TS_BIAS_ATTENTION, .mlp_bias = TS_BIAS_MLP
+
+static const ts_family llama_experts = {THE_LLAMA, DEEPSPEED_EXPERTS, .expert_gate = "gate_proj",
+                                        .expert_up = "up_proj", .expert_down = "down_proj"};
+
+static const ts_family llama = {THE_LLAMA, .with_experts = &llama_experts};
 
 /* ---- Mistral (Jiang et al. 2023) ---- */
 

@@ -97,7 +97,11 @@ typedef struct ts_family {
   const char *router_bias; /**< Name of what is added to scores for the choice alone; NULL: nothing is. */
   const char *experts;     /**< "mlp.experts": in files expert e is "mlp.experts.e". */
   const char *expert_gate, *expert_up, *expert_down; /**< In an expert: "gate_proj". */
-  const char *fused_experts; /**< In files that have all experts in one: "mlp.experts.gate_up_proj", ".down_proj". */
+  const struct ts_family *with_experts; /**< The row with DeepSpeed's layers of experts (`moe`); NULL: there is none. */
+  const char *residual; /**< An MLP beside experts, "mlp.mlp", and the two logits that weigh both: of `moe`. */
+  const char *residual_gate;
+  const char *fused_experts; /**< In files that have all experts in one: "mlp.experts.gate_up_proj", ".down_proj"; NULL:
+                              * there are no such files. */
   const char *shared_expert; /**< An MLP that all tokens go through: "mlp.shared_expert" in place of "mlp"; or NULL. */
   const char *shared_expert_gate; /**< By whose sigmoid it is multiplied; NULL: by nothing. */
   bool router_sigmoid;            /**< Scores are sigmoids of the logits, not their softmax. */

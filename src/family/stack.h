@@ -1,7 +1,8 @@
 /** \file
- * Stacks: a parameter [E][out][in] that has the matrices of all E experts of a layer.  Its name is that of one expert's
- * without the number, "model.layers.3.mlp.experts.gate_proj.weight"; in files of Hugging Face expert 17 of it is
- * "model.layers.3.mlp.experts.17.gate_proj.weight".  Nothing here is collective.
+ * Stacks: a parameter [E][out][in] that has the matrices of all E experts of a layer, or [E][out] with their biases.
+ * Its name is that of one expert's without the number, "model.layers.3.mlp.experts.gate_proj.weight"; in files of
+ * Hugging Face expert 17 of it is "model.layers.3.mlp.experts.17.gate_proj.weight", and behind "deepspeed_experts" in
+ * those of DeepSpeed's layers.  Nothing here is collective.
  */
 #ifndef TS_FAMILY_STACK_H
 #define TS_FAMILY_STACK_H

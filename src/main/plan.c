@@ -143,12 +143,11 @@ typedef struct plan_row {
 
 /* The parameters that a token meets: of the experts of a layer those that it is sent to. */
 static int64_t active_parameters(const ts_program *program) {
-  const ts_deck_model *m = &program->deck->model;
-  int64_t count = 0;
+  int64_t count = 0, of_token = ts_deck_experts_of_token(program->deck);
   for (int i = 0; i < program->layout->n_parameters; ++i) {
     const ts_parameter *p = &program->layout->parameter[i];
     int64_t each = ts_shape_count(&p->shape) / p->shape.d[0];
-    count += each * (ts_stack_is(p->name, p->shape.n) ? m->num_experts_per_tok : p->shape.d[0]);
+    count += each * (ts_stack_is(p->name, p->shape.n) ? of_token : p->shape.d[0]);
   }
   return count;
 }

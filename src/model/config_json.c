@@ -79,10 +79,10 @@ static json_t *rope_by_layers(const ts_deck_model *m) {
 }
 
 /* As the rules give them: the class may know no rule. */
-static json_t *layer_types(const ts_deck_model *m) {
+static json_t *layer_types(const ts_deck *deck) {
   json_t *array = json_array();
-  for (int64_t i = 0; i < m->num_hidden_layers; ++i) {
-    bool window = ts_model_layer(m, i).window > 0;
+  for (int64_t i = 0; i < deck->model.num_hidden_layers; ++i) {
+    bool window = ts_model_layer(deck, i).window > 0;
     json_array_append_new(array, json_string(window ? "sliding_attention" : "full_attention"));
   }
   return array;
@@ -116,7 +116,7 @@ static json_t *json_of(const ts_deck *deck, const char *key) {
   const ts_deck_model *m = &deck->model;
   return strcmp(key, "rope_scaling") == 0  ? rope_scaling(&m->rope_scaling)
          : strcmp(key, "rope_local") == 0  ? rope_by_layers(m)
-         : strcmp(key, "layer_types") == 0 ? layer_types(m)
+         : strcmp(key, "layer_types") == 0 ? layer_types(deck)
                                            : plain_value(deck, key);
 }
 
@@ -136,7 +136,7 @@ static void print(json_t *config, const char *torch_dtype, ts_text *to) {
 }
 
 static json_t *config_of(const ts_deck *deck) {
-  const ts_family *family = ts_family_find(deck->model.model_type);
+  const ts_family *family = ts_deck_family(deck);
   const ts_family_key *key;
   json_t *config =
       json_pack("{s:[s], s:s}", "architectures", family->architecture, "model_type", deck->model.model_type);

@@ -115,12 +115,13 @@ static ts_tid finish_half(ts_model_builder *b, const char *norm, const char *par
 
 static ts_tid add_layer(ts_model_builder *b, int64_t i, ts_tid x) {
   const ts_family *f = b->family;
-  const ts_layer layer = ts_model_layer(b->model, i);
+  const ts_layer layer = ts_model_layer(b->deck, i);
   ts_tid y = attend(b, &layer, normalise_if(b, f->norm[TS_NORM_ATTENTION_IN], x));
   y = finish_half(b, f->norm[TS_NORM_ATTENTION_OUT], f->attention, "resid_dropout", y);
   ts_tid sum = ts_model_add(b, ts_model_inside(f->attention, "add").text, x, y);
   y = normalise_if(b, f->norm[TS_NORM_MLP_IN], b->model->use_parallel_residual ? x : sum);
-  y = layer.experts ? ts_model_experts(b, y) : ts_model_mlp(b, f->mlp, y, b->model->intermediate_size);
+  y = layer.experts > 0 ? ts_model_experts(b, y, layer.experts)
+                        : ts_model_mlp(b, f->mlp, y, b->model->intermediate_size);
   y = finish_half(b, f->norm[TS_NORM_MLP_OUT], f->mlp, "dropout", y);
   return ts_model_add(b, ts_model_inside(f->mlp, "add").text, sum, y);
 }

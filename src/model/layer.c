@@ -40,12 +40,24 @@ static bool has_experts(const ts_deck_model *m, const ts_family *f, int64_t i) {
   return has;
 }
 
-ts_layer ts_model_layer(const ts_deck_model *m, int64_t i) {
-  const ts_family *f = ts_family_find(m->model_type);
+/* Of DeepSpeed's layers. */
+static int64_t experts_of(const ts_deck_moe *moe, int64_t i) {
+  int64_t at = moe->layers.n == 0 && is_nth(i, 2) ? i / 2 : -1;
+  for (int k = 0; k < moe->layers.n; ++k) {
+    at = moe->layers.items[k] == i ? k : at;
+  }
+  return at < 0 ? 0 : moe->num_experts.items[moe->num_experts.n > 1 ? at : 0];
+}
+
+ts_layer ts_model_layer(const ts_deck *deck, int64_t i) {
+  const ts_deck_model *m = &deck->model;
+  const ts_family *f = ts_deck_family(deck);
   bool window = has_window(m, f, i);
   return (ts_layer){.window = window ? m->sliding_window : 0,
                     .rotary = is_rotary(m, f, i),
-                    .experts = has_experts(m, f, i),
+                    .experts = deck->moe.num_experts.n > 0 ? experts_of(&deck->moe, i)
+                               : has_experts(m, f, i)      ? m->num_experts
+                                                           : 0,
                     .local_rotary = window && ts_family_has(f, "rope_local")};
 }
 

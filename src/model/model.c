@@ -71,7 +71,7 @@ static bool is_norm(const ts_family *f, const char *base) {
 }
 
 ts_init ts_model_init(const ts_deck *deck, const char *parameter) {
-  const ts_family *f = ts_family_find(deck->model.model_type);
+  const ts_family *f = ts_deck_family(deck);
   double std = deck->model.initializer_range;
   if (ts_model_ends_in(parameter, ".bias") || is_in_block(parameter, f->router_bias)) {
     return (ts_init){TS_INIT_ZERO, 0};

@@ -41,11 +41,11 @@ ts_model_builder ts_model_begin(const ts_deck *deck, ts_model_use use, ts_model_
   ts_model_builder b = {.base = {.at = ts_graph_site(g), .use = use, .size = size},
                         .deck = deck,
                         .model = &deck->model,
-                        .family = ts_family_find(deck->model.model_type),
+                        .family = ts_deck_family(deck),
                         .rope_length = generates ? deck->data.sequence_length : size.length};
   b.input_ids = ts_builder_leaf(&b.base, "input_ids", TS_I32, rows, 1);
   b.positions = ts_builder_leaf(&b.base, "positions", TS_I32, rows, 1);
-  b.loads = TS_NONE;
+  b.loads = b.balance = TS_NONE;
   b.labels = generates ? TS_NONE : ts_builder_leaf(&b.base, "labels", TS_I32, rows, 1);
   b.documents = documents ? ts_builder_leaf(&b.base, "documents", TS_I32, rows, 0) : TS_NONE;
   b.index = generates ? ts_builder_leaf(&b.base, "index", TS_I32, one, 0) : TS_NONE;
@@ -66,8 +66,8 @@ ts_tid ts_model_matrix(ts_model_builder *b, int64_t rows) {
   return parameter(b, "", ".weight", TS_SHAPE(rows, b->model->hidden_size));
 }
 
-ts_tid ts_model_stack(ts_model_builder *b, const char *name, ts_shape shape) {
-  return parameter(b, name, ".weight", shape);
+ts_tid ts_model_stack(ts_model_builder *b, const char *name, const char *suffix, ts_shape shape) {
+  return parameter(b, name, suffix, shape);
 }
 
 ts_tid ts_model_router_bias(ts_model_builder *b) {
@@ -87,13 +87,13 @@ ts_tid ts_model_linear(ts_model_builder *b, const char *base, ts_tid x, int64_t 
   return ts_build_matmul(b->base.at, ts_model_name_of(b, base).text, x, w, add, false, out_first, TS_F32);
 }
 
-static bool is_biased(const ts_model_builder *b, ts_bias_rule rule) {
+bool ts_model_is_biased(const ts_model_builder *b, ts_bias_rule rule) {
   return rule == TS_BIAS_ALL || (rule == TS_BIAS_ATTENTION && b->model->attention_bias) ||
          (rule == TS_BIAS_MLP && b->model->mlp_bias);
 }
 
 ts_tid ts_model_project(ts_model_builder *b, const char *name, ts_tid x, int64_t out, ts_bias_rule rule) {
-  return ts_model_linear(b, name, x, out, is_biased(b, rule), !b->family->in_first);
+  return ts_model_linear(b, name, x, out, ts_model_is_biased(b, rule), !b->family->in_first);
 }
 
 ts_tid ts_model_layernorm(ts_model_builder *b, const char *base, ts_tid x) {
@@ -170,8 +170,6 @@ void ts_model_head(ts_model_builder *b, ts_tid x, ts_tid tied,
     ts_tid loss = ts_build_head_loss(b->base.at, "loss", x, w, b->labels, scale, softcap);
     ts_graph_mark(b->base.at.graph, "loss", loss);
     ts_graph_mark(b->base.at.graph, "valid", loss + 1);
-    if (b->loads != TS_NONE) {
-      ts_model_balance(b);
-    }
+    ts_model_balance(b);
   }
 }

@@ -50,6 +50,7 @@ typedef struct ts_model_builder {
   ts_tid documents;   /**< TS_NONE unless samples hold several. */
   ts_tid loads;       /**< Of the experts of all layers so far (ROUTE_LOADS); TS_NONE: nobody asks. */
   int n_loads;        /**< How many these layers are. */
+  ts_tid balance;     /**< The sum of losses of single layers so far; TS_NONE: there are none. */
 } ts_model_builder;
 
 /** Create the graph's inputs. Not collective. */
@@ -65,8 +66,11 @@ ts_model_name ts_model_name_of(const ts_model_builder *b, const char *base);
 /** The parameter UNIT.weight [rows][hidden_size], made at the first call. Not collective. */
 ts_tid ts_model_matrix(ts_model_builder *b, int64_t rows);
 
-/** The parameter UNIT.name.weight with a matrix for each expert. Not collective. */
-ts_tid ts_model_stack(ts_model_builder *b, const char *name, ts_shape shape);
+/** The parameter UNIT.name suffix with a matrix, or biases, for each expert. Not collective. */
+ts_tid ts_model_stack(ts_model_builder *b, const char *name, const char *suffix, ts_shape shape);
+
+/** Are there biases where the row says \a rule? Not collective. */
+bool ts_model_is_biased(const ts_model_builder *b, ts_bias_rule rule);
 
 /** The parameter that is added to a router's scores where experts are chosen. Not collective. */
 ts_tid ts_model_router_bias(ts_model_builder *b);
@@ -91,11 +95,18 @@ ts_activation ts_model_activation(const ts_model_builder *b);
  * Not collective. */
 ts_tid ts_model_mlp(ts_model_builder *b, const char *part, ts_tid x, int64_t inner);
 
-/** A layer's experts, those that its router chooses for a token and those that all tokens go through.  Stacks of
- * weights are called EXPERTS.gate_proj.weight [E][inner][hidden] and so on. Not collective. */
-ts_tid ts_model_experts(ts_model_builder *b, ts_tid x);
+/** A layer's experts, those that its router chooses for a token of so many and those that all tokens go through.
+ * Stacks of weights are called EXPERTS.gate_proj.weight [E][inner][hidden] and so on. Not collective. */
+ts_tid ts_model_experts(ts_model_builder *b, ts_tid x, int64_t experts);
 
-/** The loss of how unequal the loads of experts are, marked "balance". Not collective. */
+/** A layer's loads (ROUTE_LOADS) count in the loss of all layers together. Not collective. */
+void ts_model_balance_add(ts_model_builder *b, ts_tid loads);
+
+/** They make a loss of this layer, UNIT.part.balance: a token has aux E sum_e f_e p_e + z times the mean of logsumexp
+ * (logits)^2. Not collective. */
+void ts_model_balance_each(ts_model_builder *b, const char *part, ts_tid loads, double aux, double z);
+
+/** The sum of both kinds of losses, marked "balance", where there are any. Not collective. */
 void ts_model_balance(ts_model_builder *b);
 
 /** Normalisation over the last dimension with parameters \a name .weight (and .bias). An empty \a name means those of

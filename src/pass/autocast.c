@@ -46,7 +46,8 @@ static const struct {
     [TS_OP_ROUTE] = {FULL, FULL},          [TS_OP_DISPATCH] = {WIDEST, WIDEST},
     [TS_OP_TAKE_ROWS] = {LOWER, LOWER},    [TS_OP_GROUPED] = {LOWER, LOWER},
     [TS_OP_COMBINE] = {WIDEST, WIDEST},    [TS_OP_ROUTE_LOADS] = {FULL, FULL},
-    [TS_OP_BALANCE_LOSS] = {FULL, FULL},
+    [TS_OP_BALANCE_LOSS] = {FULL, FULL},   [TS_OP_ROUTE_LIMIT] = {FULL, FULL},
+    [TS_OP_GROUPED_BIAS] = {LOWER, LOWER}, [TS_OP_BLEND] = {WIDEST, WIDEST},
 };
 
 typedef struct caster {
@@ -180,7 +181,7 @@ void ts_pass_autocast(ts_graph **graph, ts_pass_context *context) {
   if (!ts_deck_autocasts(context->deck)) {
     return;
   }
-  const ts_family *family = ts_family_find(context->deck->model.model_type); /* NULL: a program's own */
+  const ts_family *family = ts_deck_family(context->deck); /* NULL: a program's own */
   caster c = {.rewrite = ts_rewrite_begin(*graph),
               .from = *graph,
               .device = context->target.backend->device != NULL,

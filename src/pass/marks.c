@@ -81,7 +81,7 @@ bool ts_tp_is_weight_of(const char *name, const char *unit) {
 
 /* Tables have no product in front of them that they could follow from. */
 static ts_status ask_family(const ts_tp_query *q, ts_tp_mark *mark) {
-  const ts_family *family = ts_family_find(q->deck->model.model_type);
+  const ts_family *family = ts_deck_family(q->deck);
   const char *name = q->name;
   if (family == NULL) { /* a program's own model */
     return TS_OK;

@@ -15,7 +15,7 @@ typedef struct known_names {
 } known_names;
 
 static known_names list_names(const ts_deck *deck, const ts_tp_weight *weights, int n) {
-  const ts_family *family = ts_family_find(deck->model.model_type); /* NULL: a program's own model */
+  const ts_family *family = ts_deck_family(deck); /* NULL: a program's own model */
   known_names known = {.deck = deck, .n = n, .name = ts_calloc((size_t) n + 1, sizeof *known.name)};
   for (int i = 0; i < n; ++i) {
     known.name[i] = weights[i].name;

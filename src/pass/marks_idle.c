@@ -63,7 +63,7 @@ static void tell_tied(const ts_deck *deck, const char *embedding, const char *he
 }
 
 void ts_tp_marks_tell(const ts_deck *deck, const ts_tp_weight *weights, int n) {
-  const ts_family *family = ts_family_find(deck->model.model_type);
+  const ts_family *family = ts_deck_family(deck);
   tell_vectors(deck, weights, n);
   if (family == NULL) { /* a program's own model: its builder makes no ties of its own */
     return;

@@ -187,7 +187,7 @@ int ts_tp_plan_matches(const char *pattern, const char *name) {
 }
 
 static bool is_table(const ts_tp_query *q) {
-  const ts_family *family = ts_family_find(q->deck->model.model_type);
+  const ts_family *family = ts_deck_family(q->deck);
   return family != NULL &&
          (ts_tp_is_weight_of(q->name, family->embedding) || ts_tp_is_weight_of(q->name, family->positions));
 }

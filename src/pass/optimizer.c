@@ -2,6 +2,7 @@
 
 #include "base/text.h"
 #include "family/family.h"
+#include "family/stack.h"
 
 #include <string.h>
 
@@ -11,7 +12,7 @@ static bool is_not_for_muon(const char *name) {
 }
 
 bool ts_optimizer_is_router_bias(const ts_deck *deck, const char *name) {
-  const ts_family *family = ts_family_find(deck->model.model_type); /* NULL: a program's own */
+  const ts_family *family = ts_deck_family(deck); /* NULL: a program's own */
   return family != NULL && family->router_bias != NULL && ts_ends_in(name, family->router_bias);
 }
 
@@ -22,15 +23,16 @@ ts_optimizer ts_optimizer_of(const ts_deck *deck, const char *name, const ts_sha
   } rows[] = {{"AdamW", TS_OPTIMIZER_ADAMW},     {"Adam", TS_OPTIMIZER_ADAMW}, {"Lion", TS_OPTIMIZER_LION},
               {"Adagrad", TS_OPTIMIZER_ADAGRAD}, {"SGD", TS_OPTIMIZER_SGD},    {"Lamb", TS_OPTIMIZER_LAMB},
               {"Muon", TS_OPTIMIZER_MUON}};
+  int dimensions = shape->n - ts_stack_is(name, shape->n); /* of one expert's */
   if (ts_optimizer_is_router_bias(deck, name)) {
     return TS_OPTIMIZER_BALANCE;
   }
   for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
     if (strcmp(deck->optimizer.type, rows[i].type) == 0) {
       ts_optimizer optimizer = rows[i].optimizer;
-      return optimizer == TS_OPTIMIZER_SGD && deck->optimizer.params.momentum > 0        ? TS_OPTIMIZER_MOMENTUM
-             : optimizer == TS_OPTIMIZER_MUON && (shape->n < 2 || is_not_for_muon(name)) ? TS_OPTIMIZER_ADAMW
-                                                                                         : optimizer;
+      return optimizer == TS_OPTIMIZER_SGD && deck->optimizer.params.momentum > 0          ? TS_OPTIMIZER_MOMENTUM
+             : optimizer == TS_OPTIMIZER_MUON && (dimensions < 2 || is_not_for_muon(name)) ? TS_OPTIMIZER_ADAMW
+                                                                                           : optimizer;
     }
   }
   ts_die(__FILE__, __LINE__, "optimizer.type = \"%s\" has no row", deck->optimizer.type);

@@ -63,7 +63,7 @@ static bool has_attention(const ts_graph *g) {
 }
 
 char *ts_unit_class(const ts_deck *deck, const char *unit) {
-  const ts_family *family = ts_deck_model_is_own(deck) ? NULL : ts_family_find(deck->model.model_type);
+  const ts_family *family = ts_deck_family(deck);
   return family != NULL ? ts_family_class(family, unit) : ts_strdup("");
 }
 

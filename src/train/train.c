@@ -109,7 +109,7 @@ static void report_experts(ts_training *r) {
                                               r->deck->gradient_accumulation_steps, r->at.step, r->metrics);
   ts_watch_experts(r->watch, &dead);
   if (dead.more) {
-    const ts_family *family = ts_family_find(r->deck->model.model_type);
+    const ts_family *family = ts_deck_family(r->deck);
     bool biased = family != NULL && family->router_bias != NULL;
     ts_log(TS_LOG_WARNING,
            "step %lld: %lld expert%s got no token for %d steps, expert %lld of layer %lld the first of them (moe.csv: "
