@@ -242,6 +242,27 @@ test_layers() {
   ok "Muon has no matrix of biases" "$tessera" compare muon muon4 --tolerance $other_grid
 }
 
+# planned RANKSxEP SAVE: bytes of activations, with models that have more tokens than parameters.
+planned() {
+  "$tessera" plan "$golden/mixtral.cfg" --ranks "${1%x*}" --set "model.from=$golden/mixtral" --format json \
+    --set train_micro_batch_size_per_gpu=4 --set train_batch_size="$((4 * ${1%x*}))" --set "expert_parallel.autoep_size=${1#*x}" \
+    --set "moe.save=$2" | sed 's/.*"activation_bytes": \([0-9]*\).*/\1/'
+}
+
+# Rows that are kept, or dispatched again: the same bits, and less memory.
+test_saving() {
+  for save in rows nothing; do
+    train 2x2 "save.$save" mixtral --set "moe.save=$save" --set zero_optimization.stage=2
+    train 1x1 "alone.$save" mixtral --set "moe.save=$save"
+  done
+  ok "rows that are dispatched again" "$tessera" compare save.rows save.nothing --tolerance 0
+  ok "on one rank too" "$tessera" compare alone.rows alone.nothing --tolerance 0
+  ok "which takes less memory" test "$(planned 1x1 rows)" -gt "$(planned 1x1 nothing)"
+  ok "and on ep 2" test "$(planned 2x2 rows)" -gt "$(planned 2x2 nothing)"
+  ok "where it is the default" test "$(planned 2x2 auto)" = "$(planned 2x2 nothing)"
+  ok "and else is not" test "$(planned 1x1 auto)" = "$(planned 1x1 rows)"
+}
+
 resume_layers() {
   rm -rf layers4/step_00000008
   train 2x2 layers4 gpt2_top1 $chance --resume auto --set zero_optimization.stage=1
@@ -273,5 +294,6 @@ test_export
 test_upcycling
 test_upcycled_layers
 test_layers
+test_saving
 test_said
 finish

@@ -324,6 +324,7 @@ typedef struct ts_deck_elasticity {
 typedef struct ts_deck_moe {
   double z_loss_coef, aux_loss_coef;
   char *router_dtype; /**< "fp32" or "model". */
+  char *save;         /**< "auto", "rows" or "nothing". */
   char *balance_over; /**< "micro_batch", "global" or "sequence". */
   ts_ints
       num_experts; /**< Of each layer that has some, or one number for all; none: the model is as its family says. */

@@ -15,6 +15,12 @@ static const ts_key rows[] = {
          "Whose tokens experts should get equal shares of, as the loss for balance (model.output_router_logits) has "
          "it: a "
          "rank's micro-batch (Hugging Face, DeepSpeed), those of all ranks together, or each sample's."),
+    WORD(
+        moe.save, "auto", "auto|rows|nothing", NULL, 0,
+        "What the backward finds of experts: the rows of tokens, which are as many as all could be, in every layer; or "
+        "nothing, and tokens are dispatched again, so there is room for them once.  auto: nothing where ranks have "
+        "other "
+        "experts (autoep_size), else rows."),
     NUMBER(moe.aux_loss_coef, "0.0", 0, 1e6, 0,
            "The loss has this times the l_aux of every layer with experts: E sum_e f_e p_e of each layer by itself, "
            "f_e the "

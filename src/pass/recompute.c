@@ -13,6 +13,8 @@
  *
  * With groups of heads a block that is computed again makes q, k and v, and sends them, once more for attention alone.
  *
+ * With moe.save = nothing rows of experts are made again from the tokens, and these are gathered again.
+ *
  * Without it rows of tokens that ranks along tp have gathered are gathered again (Korthikanti et al., "Reducing
  * Activation Recomputation in Large Transformer Models", 2022, section 4.2.2). */
 #include "pass/recompute.h"
@@ -146,6 +148,29 @@ static void choose_gathers(recompute *r) {
   }
 }
 
+/* Is it asked for that experts' rows are dispatched again? */
+static bool dispatches_again(const ts_pass_context *context) {
+  const char *save = context->deck->moe.save;
+  bool spread = context->mesh->size[TS_AXIS_EP] > 1;
+  return strcmp(save, "nothing") == 0 || (strcmp(save, "auto") == 0 && spread);
+}
+
+/* Tokens of all ranks along ep, as they lie or in another shape. */
+static bool gathers_tokens(const ts_graph *g, const ts_node *node) {
+  const ts_node *from = node != NULL && node->op == TS_OP_VIEW ? ts_graph_producer(g, node->in[0]) : node;
+  return from != NULL && from->op == TS_OP_ALL_GATHER && from->attr.comm.axes == TS_AXES(TS_AXIS_EP);
+}
+
+/* What has as many rows as there could be, and the tokens that these are of. */
+static void choose_rows(recompute *r) {
+  for (ts_nid n = 0; n < r->from->n_nodes && is_forward(&r->from->node[n]); ++n) {
+    const ts_node *node = &r->from->node[n];
+    if (ts_node_extent(node) >= 0 || gathers_tokens(r->from, node)) {
+      r->policy[node->out[0]] = RECOMPUTE;
+    }
+  }
+}
+
 /* ---- copies ---- */
 
 static void repeat_node(recompute *r, ts_nid n, aim aim);
@@ -215,8 +240,8 @@ const char *ts_recompute_policy(const ts_deck *deck, const ts_sequence *sequence
 }
 
 void ts_pass_recompute(ts_graph **graph, ts_pass_context *context) {
-  bool blocks = context->deck->activation_checkpointing.enabled;
-  if (!blocks && context->shards == NULL) {
+  bool blocks = context->deck->activation_checkpointing.enabled, rows = dispatches_again(context);
+  if (!blocks && !rows && context->shards == NULL) {
     return;
   }
   size_t tensors = (size_t) (*graph)->n_tensors + 1;
@@ -233,6 +258,9 @@ void ts_pass_recompute(ts_graph **graph, ts_pass_context *context) {
     choose_blocks(&r, context->deck, sac);
   } else {
     choose_gathers(&r);
+  }
+  if (rows) {
+    choose_rows(&r);
   }
   write_nodes(&r);
   ts_free(r.policy);
