@@ -263,6 +263,22 @@ test_saving() {
   ok "and else is not" test "$(planned 1x1 auto)" = "$(planned 1x1 rows)"
 }
 
+# What is gathered together: a block as it is, or what is named.
+test_leaves() {
+  leaf=zero_optimization.leaf_module
+  train 2x2 apart mixtral --set zero_optimization.stage=3
+  train 2x2 together mixtral --set zero_optimization.stage=3 --set "$leaf.names=model.layers" \
+    --set "$leaf.classes=[\"MixtralSparseMoeBlock\", \"a.b.Qwen2MoeSparseMoeBlock\"]" --set "$leaf.name_suffixes=sparse_moe.experts"
+  # The norm is the sum of other parts' squares: its last bit may be another.
+  ok "blocks that are gathered together" "$tessera" compare together apart --tolerance 1e-15
+  run "$tessera" graph "$golden/mixtral.cfg" --set "model.from=$golden/mixtral" --ranks 2 --set zero_optimization.stage=3 \
+    --set train_micro_batch_size_per_gpu=2 --set "$leaf.names=model.layers"
+  ok "are one unit" both 'printed "model[.]layers[.]persistent[.]adamw"' '! printed "model[.]layers[.]0[.]persistent"'
+  train 2x2 none mixtral --set "$leaf.names=model.layer" --set "$leaf.classes=LlamaMLP"
+  ok "a module that is not there" both 'said 2 "leaf_module.names: \"model.layer\" names no module of the model"' \
+    'said 2 "leaf_module.classes: \"LlamaMLP\" names no module"'
+}
+
 resume_layers() {
   rm -rf layers4/step_00000008
   train 2x2 layers4 gpt2_top1 $chance --resume auto --set zero_optimization.stage=1
@@ -295,5 +311,6 @@ test_upcycling
 test_upcycled_layers
 test_layers
 test_saving
+test_leaves
 test_said
 finish

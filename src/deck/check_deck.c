@@ -451,16 +451,6 @@ static void check_batch(ts_reader *reader) {
   }
 }
 
-/* Of families a block is a unit, and nothing lies across. */
-static void note_leaf_modules(ts_reader *reader) {
-  static const char *const keys[] = {"classes", "names", "name_suffixes"};
-  for (int i = 0; i < 3 && !ts_deck_model_is_own(reader->deck); ++i) {
-    char *path = ts_format("zero_optimization.leaf_module.%s", keys[i]);
-    ts_reader_note_idle(reader, path, "what is gathered together is a unit of the model, such as a block");
-    ts_free(path);
-  }
-}
-
 void ts_reader_check_deck(ts_reader *reader) {
   static void (*const model_checks[])(ts_reader *) = {
       check_family,    check_heads,  check_kv_heads,          check_rotary,
@@ -476,7 +466,6 @@ void ts_reader_check_deck(ts_reader *reader) {
       ts_reader_check_optimizer,
       ts_reader_check_precision,
       note_recomputation,
-      note_leaf_modules,
       check_batch,
       ts_reader_check_elasticity,
       ts_reader_check_autocast,

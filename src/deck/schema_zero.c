@@ -57,10 +57,12 @@ static const ts_key rows[] = {
           "zero_optimization.stage3_use_all_reduce_for_fetch_params"),
     ZERO("stage3_allgather_sequential", BOOL, "false", "gathers write into place without copies"),
     ALIAS("zero_optimization.allgather_sequential", "zero_optimization.stage3_allgather_sequential"),
-    STRINGS(zero_optimization.leaf_module.classes, "[]", TS_KEY_ONE,
-            "Classes of modules (ts_builder_module) of a program's own model that are gathered together."),
+    STRINGS(
+        zero_optimization.leaf_module.classes, "[]", TS_KEY_ONE,
+        "Classes of modules that are gathered together: of a program's own model by ts_builder_module; of a family's, "
+        "whose blocks are gathered together as they are, Hugging Face's names, with or without their path."),
     STRINGS(zero_optimization.leaf_module.names, "[]", TS_KEY_ONE,
-            "Modules of a program's own model that are gathered together, by their names."),
+            "Modules that are gathered together, by their names: \"model.layers\", all blocks."),
     STRINGS(zero_optimization.leaf_module.name_suffixes, "[]", TS_KEY_ONE, "The same by the ends of their names."),
     ZERO("memory_efficient_linear", BOOL, "true", PLANNED),
     ZERO("override_module_apply", BOOL, "true", "initial weights are drawn in blocks, and a rank keeps what it owns"),

@@ -166,12 +166,23 @@ static ts_status check_patterns(const ts_deck *deck, const ts_layout *layout, ts
   return ok ? status : TS_BAD_INPUT;
 }
 
+static ts_status check_leaf_modules(const ts_deck *deck, const ts_layout *layout, ts_error *err) {
+  const char **name = ts_malloc(((size_t) layout->n_parameters + 1) * sizeof *name);
+  for (int i = 0; i < layout->n_parameters; ++i) {
+    name[i] = layout->parameter[i].name;
+  }
+  ts_status status = ts_model_check_leaves(deck, name, layout->n_parameters, err);
+  ts_free(name);
+  return status;
+}
+
 static ts_status check_trainable(const ts_engine *e, ts_error *err) {
   const ts_program *p = e->program[TS_PROGRAM_TRAIN];
   if (p == NULL) {
     return TS_OK;
   }
   ts_status status = check_patterns(e->deck, p->layout, err);
+  status = check_leaf_modules(e->deck, p->layout, err) == TS_OK ? status : TS_BAD_INPUT;
   if (ts_layout_parameter_count(p->layout, true) == 0) {
     status = ts_deck_error(e->deck, "frozen", err, "every parameter is frozen; there is nothing to train");
   }

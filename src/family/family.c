@@ -65,6 +65,26 @@ char *ts_family_class(const ts_family *f, const char *unit) {
   return ts_strdup(strcmp(unit, f->head) == 0 ? "Linear" : "Embedding");
 }
 
+bool ts_family_has_class(const ts_family *f, const char *class_name) {
+  static const char *const kinds[] = {"Attention",  "MLP",     "SparseMoeBlock", "MoE",          "Experts",
+                                      "TopKRouter", "RMSNorm", "Block",          "DecoderLayer", "Layer"},
+                           *const plain[] = {"Linear", "Embedding", "LayerNorm"},
+                           *const layers[] = {"MoE", "MOELayer", "TopKGate"};
+  const char *const own[] = {f->linear_class, f->embedding_class, f->norm_class};
+  const char *end = strstr(f->architecture, "ForCausalLM");
+  end = end != NULL ? end : strstr(f->architecture, "LMHeadModel");
+  size_t n = end != NULL ? (size_t) (end - f->architecture) : 0;
+  bool has = false, begins = n > 0 && strncmp(class_name, f->architecture, n) == 0;
+  for (size_t i = 0; i < sizeof kinds / sizeof *kinds; ++i) {
+    has = has || (begins && strcmp(class_name + n, kinds[i]) == 0);
+  }
+  for (size_t i = 0; i < sizeof plain / sizeof *plain; ++i) {
+    has = has || strcmp(class_name, plain[i]) == 0 || (own[i] != NULL && strcmp(class_name, own[i]) == 0) ||
+          (f->residual != NULL && strcmp(class_name, layers[i]) == 0);
+  }
+  return has;
+}
+
 bool ts_family_is_router_bias(const char *name) {
   bool is = false;
   for (const ts_family *const *f = ts_families; *f != NULL; ++f) {

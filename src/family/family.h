@@ -139,6 +139,10 @@ bool ts_family_is_router_bias(const char *name);
  * \return owned by the caller (ts_free). */
 char *ts_family_class(const ts_family *family, const char *unit);
 
+/** Is this what transformers calls a class of modules in the family's models, or torch: "MixtralSparseMoeBlock",
+ * "LlamaMLP", "Linear"? Not collective. */
+bool ts_family_has_class(const ts_family *family, const char *class_name);
+
 /** Key \a i of a family, from 0; NULL after the last.  No two have one path. Not collective. */
 const ts_family_key *ts_family_key_at(const ts_family *family, int i);
 

@@ -1,6 +1,7 @@
 /* The one builder: blocks of attention and an MLP as the family's row and the deck say. */
 #include "base/memory.h"
 #include "model/layer.h"
+#include "model/leaf_modules.h"
 #include "model/parts.h"
 
 #include "ops/build.h"
@@ -160,4 +161,5 @@ void ts_model_decoder(const ts_deck *deck, ts_model_use use, ts_model_size size,
   }
   ts_model_unit(&b, "%s", b.family->final_norm);
   ts_model_head(&b, x, m->tie_word_embeddings ? table : TS_NONE, normalise);
+  ts_leaves_drop(&b.base.leaves);
 }

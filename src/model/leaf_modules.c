@@ -3,6 +3,8 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "deck/value.h"
+#include "family/family.h"
+#include "model/model.h"
 
 #include <string.h>
 
@@ -82,16 +84,57 @@ size_t ts_leaves_unit(ts_leaves *leaves, const char *name) {
   return found;
 }
 
+void ts_leaves_note_names(ts_leaves *leaves, const char *name) {
+  ts_leaves_unit(leaves, name);
+}
+
+static const char *last_word(const char *class_name) {
+  const char *dot = strrchr(class_name, '.');
+  return dot != NULL ? dot + 1 : class_name;
+}
+
+/* DeepSpeed's defaults (deepspeed/runtime/zero/leaf_module_config.py), which a model need not have. */
+static bool is_default_class(const char *class_name) {
+  static const char *const defaults[] = {"MixtralSparseMoeBlock", "Qwen2MoeSparseMoeBlock", "Qwen3MoeSparseMoeBlock"};
+  bool is = false;
+  for (size_t i = 0; i < sizeof defaults / sizeof *defaults; ++i) {
+    is = is || strcmp(last_word(class_name), defaults[i]) == 0;
+  }
+  return is;
+}
+
+/* Of a family's modules, all of which lie in a unit. */
+static void note_family_classes(ts_leaves *leaves, const ts_family *family) {
+  for (int k = 0; k < leaves->n[CLASSES]; ++k) {
+    entry *e = &leaves->entry[CLASSES][k];
+    e->used = e->used || ts_family_has_class(family, last_word(e->text)) || is_default_class(e->text);
+  }
+}
+
+ts_status ts_model_check_leaves(const ts_deck *deck, const char *const *parameter, int n, ts_error *err) {
+  const ts_family *family = ts_deck_family(deck);
+  if (family == NULL) {
+    return TS_OK; /* told when it was written */
+  }
+  ts_leaves *leaves = ts_leaves_begin(deck);
+  for (int i = 0; i < n; ++i) {
+    ts_leaves_note_names(leaves, parameter[i]);
+  }
+  note_family_classes(leaves, family);
+  return ts_leaves_end(&leaves, err);
+}
+
 static ts_status report_unused(const ts_leaves *leaves, ts_error *err) {
   ts_status status = TS_OK;
   for (int i = 0; i < N_LISTS; ++i) {
     for (int k = 0; k < leaves->n[i]; ++k) {
       if (!leaves->entry[i][k].used) {
         char *key = ts_format("zero_optimization.leaf_module.%s", list_name[i]);
-        status =
-            ts_deck_error(leaves->deck, key, err, "\"%s\" names no module of the model: %s", leaves->entry[i][k].text,
-                          i == CLASSES ? "no unit lies in a module of this class (ts_builder_module)"
-                                       : "accepted: a unit, or what its name begins with up to a dot");
+        status = ts_deck_error(
+            leaves->deck, key, err, "\"%s\" names no module of the model: %s", leaves->entry[i][k].text,
+            i != CLASSES                         ? "accepted: a unit, or what its name begins with up to a dot"
+            : ts_deck_model_is_own(leaves->deck) ? "no unit lies in a module of this class (ts_builder_module)"
+                                                 : "accepted: a class of transformers that the model has");
         ts_free(key);
       }
     }
@@ -99,9 +142,8 @@ static ts_status report_unused(const ts_leaves *leaves, ts_error *err) {
   return status;
 }
 
-ts_status ts_leaves_end(ts_leaves **leaves, ts_error *err) {
+void ts_leaves_drop(ts_leaves **leaves) {
   ts_leaves *l = *leaves;
-  ts_status status = report_unused(l, err);
   for (int i = 0; i < N_LISTS; ++i) {
     ts_free(l->entry[i]);
   }
@@ -109,5 +151,10 @@ ts_status ts_leaves_end(ts_leaves **leaves, ts_error *err) {
   ts_strings_clear(&l->class_name);
   ts_free(l);
   *leaves = NULL;
+}
+
+ts_status ts_leaves_end(ts_leaves **leaves, ts_error *err) {
+  ts_status status = report_unused(*leaves, err);
+  ts_leaves_drop(leaves);
   return status;
 }

@@ -1,6 +1,6 @@
 /** \file
- * Leaf modules: units of a program's own model that are one, because zero_optimization.leaf_module names a module they
- * lie in (DeepSpeed's set_z3_leaf_modules).  Private to src/model.  Nothing here is collective.
+ * Leaf modules: units of a model that are one, because zero_optimization.leaf_module names a module they lie in
+ * (DeepSpeed's set_z3_leaf_modules).  Private to src/model.  Nothing here is collective.
  */
 #ifndef TS_MODEL_LEAF_MODULES_H
 #define TS_MODEL_LEAF_MODULES_H
@@ -18,6 +18,12 @@ void ts_leaves_note_class(ts_leaves *leaves, const char *path, const char *class
 /** How many letters of a unit's name are the unit it belongs to: the outermost leaf module's, or all. \a leaves may be
  * NULL. Not collective. */
 size_t ts_leaves_unit(ts_leaves *leaves, const char *name);
+
+/** Note the modules that a parameter, or module, of this name lies in. Not collective. */
+void ts_leaves_note_names(ts_leaves *leaves, const char *name);
+
+/** Free, whatever is left unused. Not collective. */
+void ts_leaves_drop(ts_leaves **leaves);
 
 /** Free. Not collective.
  * \return TS_BAD_INPUT: an entry of the deck has named nothing. */

@@ -44,4 +44,9 @@ ts_graph *ts_model_build_own(const ts_own_model *model, const ts_deck *deck, ts_
  * \return a new graph, owned by the caller. */
 ts_graph *ts_model_build(const ts_deck *deck, ts_model_use use, ts_model_size size);
 
+/** Does each entry of zero_optimization.leaf_module name a module of a family's model with parameters of these names?
+ * DeepSpeed's defaults need not. Not collective.
+ * \return TS_BAD_INPUT with the entries that do not. */
+ts_status ts_model_check_leaves(const ts_deck *deck, const char *const *parameter, int n, ts_error *err);
+
 #endif

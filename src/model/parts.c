@@ -1,5 +1,7 @@
 #include "model/parts.h"
 
+#include "model/leaf_modules.h"
+
 #include "base/memory.h"
 #include "base/random.h"
 #include "ops/build.h"
@@ -38,7 +40,7 @@ void ts_model_unit(ts_model_builder *b, const char *format, ...) {
 ts_model_builder ts_model_begin(const ts_deck *deck, ts_model_use use, ts_model_size size, ts_graph *g) {
   ts_shape rows = TS_SHAPE(size.batch, size.length), one = TS_SHAPE(size.batch);
   bool generates = use == TS_MODEL_LOGITS, documents = !generates && ts_deck_by_documents(deck);
-  ts_model_builder b = {.base = {.at = ts_graph_site(g), .use = use, .size = size},
+  ts_model_builder b = {.base = {.at = ts_graph_site(g), .use = use, .size = size, .leaves = ts_leaves_begin(deck)},
                         .deck = deck,
                         .model = &deck->model,
                         .family = ts_deck_family(deck),

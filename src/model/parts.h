@@ -13,7 +13,7 @@ struct ts_builder {
   ts_model_use use;
   ts_model_size size;
   char prefix[96];          /**< In front of every name, with its dot: "transformer.h.0." */
-  struct ts_leaves *leaves; /**< Of a program's own model, model/leaf_modules.c; NULL for none. */
+  struct ts_leaves *leaves; /**< Owned; model/leaf_modules.c. */
 };
 
 /** A name with the unit's in front. */
