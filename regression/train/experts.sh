@@ -289,6 +289,11 @@ resume_layers() {
   train 1x1 again.l gpt2_top1 --set model.from=stay.hf --set run.steps=1
   train 1x1 first.l gpt2_top1 --set run.steps=1
   ok "another run begins from them" "$tessera" compare again.l first.l --tolerance 0
+  ok "a directory says which layers have experts" grep -q '"use_residual": true' stay.hf/config.json
+  run "$tessera" generate stay.hf --prompt " 1 2 3" --tokens 4
+  ok "so text is generated from it" gave 0
+  train 1x1 other.l gpt2_top1 --set model.from=stay.hf --set "moe.num_experts=[3, 4]"
+  ok "and another number is a contradiction" said 2 'gate.wg.weight is F32 .5, 36.; the model wants'
 }
 
 # Every token has the same expert: one rank of two has all rows, the other none, and each all the room for them.

@@ -270,6 +270,15 @@ static char *explain_directory(const ts_reader *reader, const char *from, const 
   return text;
 }
 
+/* Which layers have experts of DeepSpeed's kind, as an exported directory says it: keys of `moe`. */
+static void take_moe(ts_reader *reader, ts_value *section) {
+  int moe = find_entry(section, "moe");
+  if (moe >= 0 && section->items[moe].kind == TS_VALUE_SECTION) {
+    ts_reader_take(reader, "moe", &section->items[moe], TS_FROM_MODEL);
+    drop_entry(section, moe);
+  }
+}
+
 static bool read_config(ts_reader *reader, const ts_setting *setting, const char *hint) {
   const char *from = setting->value.string, *run = ts_setting_string(ts_reader_find(reader, "run.directory"));
   char *path = ts_format("%s/config.json", from), *kept = NULL;
@@ -290,6 +299,7 @@ static bool read_config(ts_reader *reader, const ts_setting *setting, const char
     if (family != NULL) {
       read_as_family(family, &json);
     }
+    take_moe(reader, &json);
     char *directory = ts_format("%.*s", (int) (strlen(file) - strlen("/config.json")), file);
     readable = add_stop_tokens(reader, directory, &json);
     ts_free(directory);

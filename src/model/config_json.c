@@ -99,8 +99,8 @@ static bool is_nothing(const char *key, const char *text) {
 }
 
 /* A value of the deck; its text is json's but for a suffix of large integers. */
-static json_t *plain_value(const ts_deck *deck, const char *key) {
-  char *path = ts_format("model.%s", key), *text = ts_deck_value(deck, path);
+static json_t *plain_value(const ts_deck *deck, const char *section, const char *key) {
+  char *path = ts_format("%s.%s", section, key), *text = ts_deck_value(deck, path);
   json_t *value = json_null();
   if (text != NULL && !is_nothing(key, text)) {
     size_t length = strlen(text);
@@ -117,7 +117,22 @@ static json_t *json_of(const ts_deck *deck, const char *key) {
   return strcmp(key, "rope_scaling") == 0  ? rope_scaling(&m->rope_scaling)
          : strcmp(key, "rope_local") == 0  ? rope_by_layers(m)
          : strcmp(key, "layer_types") == 0 ? layer_types(deck)
-                                           : plain_value(deck, key);
+                                           : plain_value(deck, "model", key);
+}
+
+/* What makes DeepSpeed's layers other parameters: transformers does not read it, `model.from` does. */
+static json_t *moe_of(const ts_deck *deck) {
+  static const char *const keys[] = {"num_experts", "layers", "k", "use_residual"};
+  json_t *moe = json_object();
+  for (size_t i = 0; i < sizeof keys / sizeof *keys; ++i) {
+    json_t *value = plain_value(deck, "moe", keys[i]);
+    if (json_is_null(value)) {
+      json_decref(value);
+    } else {
+      json_object_set_new(moe, keys[i], value);
+    }
+  }
+  return moe;
 }
 
 static void print(json_t *config, const char *torch_dtype, ts_text *to) {
@@ -143,6 +158,9 @@ static json_t *config_of(const ts_deck *deck) {
   json_object_set_new(config, "pad_token_id", json_null()); /* some classes have one that few vocabularies have */
   for (int i = 0; (key = ts_family_key_at(family, i)) != NULL; ++i) {
     json_object_set_new(config, ts_family_key_name(key), json_of(deck, key->path));
+  }
+  if (deck->moe.num_experts.n > 0) {
+    json_object_set_new(config, "moe", moe_of(deck));
   }
   return config;
 }
