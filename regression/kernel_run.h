@@ -91,8 +91,8 @@ static inline double run_rounding(ts_dtype dtype) {
   }
 }
 
-/* The first numbers of ts_random_normal (key).  Those of the last keys are kept: many cases begin alike, and to make them
- * took most of a test's time. */
+/* The first numbers of ts_random_normal (key).  Those of the last keys are kept: many cases begin alike, and to make
+ * them took most of a test's time. */
 static inline const float *run_normal(uint64_t key, double std, int64_t count) {
   enum { KEPT = 32 };
   static struct {
