@@ -219,6 +219,9 @@ test_balance() {
 
 # DeepSpeed's layers, with all that it leaves to chance: the same choices and drops on every grid.
 test_layers() {
+  tiny="--set model.model_type=gpt2 --set model.hidden_size=36 --set model.num_hidden_layers=3 --set model.num_attention_heads=4
+    --set model.vocab_size=67 --set model.max_position_embeddings=32 --set model.resid_pdrop=0 --set model.embd_pdrop=0
+    --set model.attn_pdrop=0"
   chance="--set moe.use_rts=true --set moe.noisy_gate_policy=RSample"
   train 1x1 layers gpt2_top1 $chance
   ok "DeepSpeed's layers of experts" gave 0
@@ -229,6 +232,14 @@ test_layers() {
   train 2x1 layers2 gpt2_top1 $chance --set pipeline.stages=2 --set train_micro_batch_size_per_gpu=1 \
     --set gradient_accumulation_steps=auto
   ok "on a pipeline" "$tessera" compare layers2 layers --tolerance $other_grid
+  train 1x1 lone1 gpt2_top1 --set "moe.num_experts=3" --set "moe.layers=[0]" --set model.from= --set moe.aux_loss_coef=1.0 $tiny \
+    --set run.steps=4
+  train 2x1 lone2 gpt2_top1 --set "moe.num_experts=3" --set "moe.layers=[0]" --set model.from= --set moe.aux_loss_coef=1.0 $tiny \
+    --set run.steps=4 --set pipeline.stages=2 --set train_micro_batch_size_per_gpu=1 --set gradient_accumulation_steps=auto
+  ok "whose last stage has no experts" "$tessera" compare lone2 lone1 --tolerance $other_grid
+  train 1x1 idle gpt2_top2 --set moe.drop_tokens=false --set moe.use_rts=false --set run.steps=1
+  ok "keys that nothing reads are told of" both 'grep -q "moe.capacity_factor: no effect: moe.drop_tokens is false" "$scratch/err" "$scratch/out"' \
+    'grep -q "moe.use_rts: no effect" "$scratch/err" "$scratch/out"'
   resume_layers
   train 1x1 sampled gpt2_top2 --set moe.top2_2nd_expert_sampling=true --set moe.noisy_gate_policy=Jitter
   train 2x1 sampled2 gpt2_top2 --set moe.top2_2nd_expert_sampling=true --set moe.noisy_gate_policy=Jitter \
@@ -289,6 +300,10 @@ resume_layers() {
   train 1x1 again.l gpt2_top1 --set model.from=stay.hf --set run.steps=1
   train 1x1 first.l gpt2_top1 --set run.steps=1
   ok "another run begins from them" "$tessera" compare again.l first.l --tolerance 0
+  train 1x1 same.l gpt2_top2 --set moe.num_experts=4 --set run.steps=1
+  run "$tessera" zero_to_fp32 same.l same.hf --safe_serialization
+  train 1x1 same.l2 gpt2_top2 --set moe.num_experts=4 --set model.from=same.hf --set run.steps=1
+  ok "one number is that of a list of one" gave 0
   ok "a directory says which layers have experts" grep -q '"use_residual": true' stay.hf/config.json
   run "$tessera" generate stay.hf --prompt " 1 2 3" --tokens 4
   ok "so text is generated from it" gave 0

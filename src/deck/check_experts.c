@@ -150,6 +150,22 @@ static void check_capacity(ts_reader *reader) {
   }
 }
 
+/* What nothing reads. */
+static void note_idle_keys(ts_reader *reader) {
+  static const char *const of_room[] = {"moe.capacity_factor", "moe.eval_capacity_factor", "moe.min_capacity",
+                                        "moe.capacity_over",   "moe.drop_policy",          "moe.use_rts"};
+  const ts_deck_moe *moe = &reader->deck->moe;
+  for (size_t i = 0; i < sizeof of_room / sizeof *of_room && !moe->drop_tokens; ++i) {
+    ts_reader_note_idle(reader, of_room[i], "moe.drop_tokens is false");
+  }
+  if (moe->k != 1 && moe->drop_tokens) {
+    ts_reader_note_idle(reader, "moe.use_rts", "it is for moe.k = 1");
+  }
+  if (moe->k != 2) {
+    ts_reader_note_idle(reader, "moe.top2_2nd_expert_sampling", "it is for moe.k = 2");
+  }
+}
+
 static void check_deepspeed_layers(ts_reader *reader, const ts_family *family) {
   const ts_ints *experts = &reader->deck->moe.num_experts;
   int64_t least = TS_DECK_MOST_EXPERTS;
@@ -165,6 +181,7 @@ static void check_deepspeed_layers(ts_reader *reader, const ts_family *family) {
     check_gate(reader, least);
     check_capacity(reader);
     check_expert_ranks(reader, least);
+    note_idle_keys(reader);
   } else {
     check_no_layer(reader, family);
   }
@@ -193,7 +210,7 @@ static void check_router_bias(ts_reader *reader, const ts_family *family) {
     ts_reader_report(
         reader, TS_CHECK_EXPERTS, "expert_parallel.load_balance_coeff",
         "%g: routers of a %s have no bias that could follow the balance; dots1's have, others balance by a "
-        "loss (model.output_router_logits)",
+        "loss (moe.aux_loss_coef, or model.output_router_logits of a family with experts)",
         coeff, reader->deck->model.model_type);
   }
 }
@@ -207,6 +224,10 @@ static void check_counts(ts_reader *reader) {
     check_expert_ranks(reader, family != NULL && family->router != NULL ? m->num_experts : 0);
   }
   if (family == NULL) {
+    if (layers) {
+      ts_reader_report(reader, TS_CHECK_EXPERTS, "moe.num_experts",
+                       "a program that writes its model writes its experts");
+    }
     return;
   }
   check_deepspeed_layers(reader, family);

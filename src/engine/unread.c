@@ -71,7 +71,7 @@ static const struct {
   const char *meaning;
 } kinds[] = {
     {is_lora, "LoRA weights, which change nothing here; merge them into the model first (peft: merge_and_unload)"},
-    {is_expert_beyond, "experts beyond model.num_experts"},
+    {is_expert_beyond, "experts beyond those of the model (model.num_experts, moe.num_experts)"},
     {is_copy, "parameters that are there under another name too"},
     {is_layer_beyond, "layers beyond model.num_hidden_layers"},
     {is_bias,

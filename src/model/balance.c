@@ -34,6 +34,8 @@ void ts_model_balance(ts_model_builder *b) {
     with_loss(b, "balance.sum", loss_of_loads(b, "balance", b->loads, b->n_loads, aux, moe->z_loss_coef));
   }
   if (b->balance != TS_NONE) {
+    bool of_layers = b->loads == TS_NONE; /* the last of which may be on an earlier stage of a pipeline than the loss */
+    b->balance = of_layers ? ts_build_scale(b->base.at, "balance", b->balance, 1, 0) : b->balance;
     ts_graph_mark(b->base.at.graph, "balance", b->balance);
   }
 }

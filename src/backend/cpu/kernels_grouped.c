@@ -188,7 +188,7 @@ static void run_product(ts_micro_product p, const ts_cell *b, int64_t ldb, float
   p.c = c;
   p.ldc = ldc;
   p.ahead = ahead;
-  ts_micro_run_ahead(&p, pairs);
+  (ahead != NULL ? ts_micro_run_ahead : ts_micro_run)(&p, pairs);
 }
 
 static void write_rows(const ts_sink *y, const float *c, int64_t ldc, int64_t row, int64_t rows, int64_t width,
@@ -235,7 +235,6 @@ static size_t grouped_prepare(const ts_target *target, const ts_graph *graph, co
 /* A tile of the matrix is brought into place, and all rows go by. */
 static void multiply_many(const piece *p, bool turned, const space *s) {
   const grouped *g = p->g;
-  ts_micro_ahead ahead = {0};
   for (int64_t at = p->at; at < p->at + p->n; at += TILE) {
     int64_t n = ts_min(TILE, p->at + p->n - at);
     if (turned) {
@@ -245,7 +244,7 @@ static void multiply_many(const piece *p, bool turned, const space *s) {
     }
     for (int64_t row = p->row; row < p->row + p->rows; row += ROWS) {
       int64_t rows = ts_min(ROWS, p->row + p->rows - row);
-      run_product(cells_of_rows(g, &p->x, row, rows, 0, g->inner, s->a), s->b, TILE, s->c, TILE, &ahead, g->pairs);
+      run_product(cells_of_rows(g, &p->x, row, rows, 0, g->inner, s->a), s->b, TILE, s->c, TILE, NULL, g->pairs);
       write_rows(&p->y, s->c, TILE, row, rows, g->columns, at, n);
     }
   }
@@ -300,8 +299,8 @@ static void set_piece(piece *p, int64_t i, int64_t wide) {
 }
 
 /* How wide: so that there is work for all threads. */
-static int64_t width_of_few(const ts_kernel_call *call, const grouped *g, int64_t most) {
-  int64_t wide = most;
+static int64_t width_of_few(const ts_kernel_call *call, const grouped *g) {
+  int64_t wide = WIDE;
   while (wide > STRIP && g->experts * ts_pieces(g->columns, wide) < 4 * (int64_t) call->threads) {
     wide /= 2;
   }
@@ -324,7 +323,7 @@ static void grouped_run(const ts_kernel_call *call) {
   grouped g = grouped_of(call->graph, call->node);
   g.first = call->in[2];
   bool turned = call->node->attr.matmul.transpose_b;
-  int64_t count[4], pieces = g.experts * ts_pieces(g.columns, STRIP), wide = width_of_few(call, &g, WIDE);
+  int64_t count[4], pieces = g.experts * ts_pieces(g.columns, STRIP), wide = width_of_few(call, &g);
   count_space(count, &g);
 #pragma omp parallel num_threads(ts_call_threads(call, pieces))
   {
@@ -416,7 +415,7 @@ static void sum_piece(piece *p, int64_t i, int64_t wide, const space *s) {
 static void grouped_dw_run(const ts_kernel_call *call) {
   grouped g = grouped_dw_of(call->graph, call->node);
   g.first = call->in[2];
-  int64_t count[4], pieces = g.experts * ts_pieces(g.columns, STRIP), wide = width_of_few(call, &g, WIDE);
+  int64_t count[4], pieces = g.experts * ts_pieces(g.columns, STRIP), wide = width_of_few(call, &g);
   count_dw_space(count, &g);
 #pragma omp parallel num_threads(ts_call_threads(call, pieces))
   {
