@@ -41,7 +41,7 @@ bool ts_deck_travels_low(const ts_deck *deck, const char *name) {
   if (!deck->torch_autocast.enabled) {
     return false;
   }
-  const ts_family *f = ts_family_find(deck->model.model_type);
+  const ts_family *f = ts_deck_family(deck);
   const ts_strings *list = &deck->torch_autocast.lower_precision_safe_modules;
   if (f == NULL) { /* a program's own: its builder has no classes */
     return is_listed(list, "Linear");
@@ -56,7 +56,9 @@ bool ts_deck_travels_low(const ts_deck *deck, const char *name) {
   if (is_norms(f, name)) {
     return is_listed(list, f->norm_class != NULL ? f->norm_class : "LayerNorm");
   }
-  return is_listed(list, is_in_unit(name, f->head) || f->linear_class == NULL ? "Linear" : f->linear_class);
+  bool linear =
+      f->linear_class == NULL || is_in_unit(name, f->head) || is_of(name, f->router) || is_of(name, f->residual_gate);
+  return is_listed(list, linear ? "Linear" : f->linear_class);
 }
 
 /* ---- checks ---- */

@@ -9,26 +9,20 @@ static const ts_key rows[] = {
         "The loss has this times the mean over tokens of logsumexp (router's logits)^2, of every layer with experts."),
     WORD(moe.router_dtype, "fp32", "fp32|model", NULL, 0,
          "Logits of routers are fp32 in every precision, or rounded to the type of the model, as Hugging Face has "
-         "them; all "
-         "that follows is fp32."),
+         "them; all that follows is fp32."),
     WORD(moe.balance_over, "global", "micro_batch|global|sequence", NULL, 0,
          "Whose tokens experts should get equal shares of, as the loss for balance (model.output_router_logits) has "
-         "it: a "
-         "rank's micro-batch (Hugging Face, DeepSpeed), those of all ranks together, or each sample's."),
-    WORD(
-        moe.save, "auto", "auto|rows|nothing", NULL, 0,
-        "What the backward finds of experts: the rows of tokens, which are as many as all could be, in every layer; or "
-        "nothing, and tokens are dispatched again, so there is room for them once.  auto: nothing where ranks have "
-        "other "
-        "experts (autoep_size), else rows."),
+         "it: a rank's micro-batch (Hugging Face, DeepSpeed), those of all ranks together, or each sample's."),
+    WORD(moe.save, "auto", "auto|rows|nothing", NULL, 0,
+         "What the backward finds of experts: the rows of tokens, which are as many as all could be, in every layer; "
+         "or nothing, and tokens are dispatched again, so there is room for them once.  auto: nothing where ranks have "
+         "other experts (autoep_size), else rows."),
     NUMBER(moe.aux_loss_coef, "0.0", 0, 1e6, 0,
            "The loss has this times the l_aux of every layer with experts: E sum_e f_e p_e of each layer by itself, "
-           "f_e the "
-           "share of first choices (moe.k 1, 2) or of all."),
+           "f_e the share of first choices (moe.k 1, 2) or of all."),
     {STORED(INTS, moe.num_experts), .initial = "[]", .min = 1, .max = MOST, .flags = TS_KEY_ONE,
-     .help = "DeepSpeed's MoE layers in a gpt2 or llama: how many experts each has, or one number for all.  An expert "
-             "is an "
-             "MLP as the model's own."},
+     .help = "DeepSpeed's MoE layers in a gpt2 or llama: how many experts each has, or one number for all.  An "
+             "expert is an MLP as the model's own."},
     INTEGERS(moe.layers, 0, SIZE, "Layers that are MoE layers, from 0; [] for every second: 1, 3, ..."),
     INTEGER(moe.k, "1", 1, MOST_CHOSEN, 0,
             "Experts of a token.  The weight of one is its probability; of more, probabilities divided by their sum."),
@@ -41,20 +35,17 @@ static const ts_key rows[] = {
     FLAG(moe.drop_tokens, "true", 0, "false: experts take all tokens."),
     WORD(moe.noisy_gate_policy, "None", "None|RSample|Jitter", NULL, 0,
          "Noise in training.  RSample, with k = 1: the choice is by logits with Gumbel noise.  Jitter: the router "
-         "reads its "
-         "input times 0.99 to 1.01."),
+         "reads its input times 0.99 to 1.01."),
     FLAG(moe.use_rts, "true", 0,
          "With k = 1, in training: which tokens an expert drops is left to chance; else it drops the last ones."),
     FLAG(moe.top2_2nd_expert_sampling, "true", 0,
          "With k = 2, in training: the second expert is chosen by logits with Gumbel noise."),
     WORD(moe.drop_policy, "probs", "probs|position", NULL, 0,
-         "With k > 2: an expert drops the tokens with the lowest probabilities, or the last ones.  With k = 2 it drops "
-         "the "
-         "last ones, second choices after first ones."),
+         "With k > 2: an expert drops the tokens with the lowest probabilities, or the last ones.  With k = 2 it "
+         "drops the last ones, second choices after first ones."),
     WORD(moe.capacity_over, "micro_batch", "micro_batch|sequence", NULL, 0,
-         "What an expert's capacity is for: the tokens that a rank routes together, as in DeepSpeed, or each sample's, "
-         "which "
-         "is the same on every grid."),
+         "What an expert's capacity is for: the tokens that a rank routes together, as in DeepSpeed, or each "
+         "sample's, which is the same on every grid."),
     FLAG(moe.use_residual, "false", 0,
          "Residual MoE: the model's own MLP goes beside the experts, and a softmax of two logits weighs both."),
     LATER("moe.enable_expert_tensor_parallelism", BOOL, "false", "experts that are cut by tensor parallelism"),

@@ -147,7 +147,7 @@ static int64_t active_parameters(const ts_program *program) {
   for (int i = 0; i < program->layout->n_parameters; ++i) {
     const ts_parameter *p = &program->layout->parameter[i];
     int64_t each = ts_shape_count(&p->shape) / p->shape.d[0];
-    count += each * (ts_stack_is(p->name, p->shape.n) ? of_token : p->shape.d[0]);
+    count += each * (of_token > 0 && ts_stack_is(p->name, p->shape.n) ? of_token : p->shape.d[0]);
   }
   return count;
 }

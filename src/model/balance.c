@@ -21,9 +21,10 @@ void ts_model_balance_add(ts_model_builder *b, ts_tid loads) {
   ++b->n_loads;
 }
 
-void ts_model_balance_each(ts_model_builder *b, const char *part, ts_tid loads, double aux, double z) {
-  ts_model_name name = ts_model_name_of(b, ts_model_inside(part, "balance").text);
-  ts_model_name sum = ts_model_name_of(b, ts_model_inside(part, "balance.sum").text);
+void ts_model_balance_each(ts_model_builder *b, ts_tid loads, double aux, double z) {
+  const char *router = b->family->router;
+  ts_model_name name = ts_model_name_of(b, ts_model_inside(router, "balance").text);
+  ts_model_name sum = ts_model_name_of(b, ts_model_inside(router, "balance.sum").text);
   with_loss(b, sum.text, loss_of_loads(b, name.text, loads, 1, aux, z));
 }
 

@@ -84,10 +84,6 @@ size_t ts_leaves_unit(ts_leaves *leaves, const char *name) {
   return found;
 }
 
-void ts_leaves_note_names(ts_leaves *leaves, const char *name) {
-  ts_leaves_unit(leaves, name);
-}
-
 static const char *last_word(const char *class_name) {
   const char *dot = strrchr(class_name, '.');
   return dot != NULL ? dot + 1 : class_name;
@@ -118,7 +114,7 @@ ts_status ts_model_check_leaves(const ts_deck *deck, const char *const *paramete
   }
   ts_leaves *leaves = ts_leaves_begin(deck);
   for (int i = 0; i < n; ++i) {
-    ts_leaves_note_names(leaves, parameter[i]);
+    ts_leaves_unit(leaves, parameter[i]); /* which notes the modules that it lies in */
   }
   note_family_classes(leaves, family);
   return ts_leaves_end(&leaves, err);

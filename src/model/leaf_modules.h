@@ -15,12 +15,9 @@ ts_leaves *ts_leaves_begin(const ts_deck *deck);
 /** The module \a path is of a class. Not collective. */
 void ts_leaves_note_class(ts_leaves *leaves, const char *path, const char *class_name);
 
-/** How many letters of a unit's name are the unit it belongs to: the outermost leaf module's, or all. \a leaves may be
- * NULL. Not collective. */
+/** How many letters of a name, of a unit or a parameter, are the unit it belongs to: the outermost leaf module's, or
+ * all. Entries that name a module it lies in count as used. \a leaves may be NULL. Not collective. */
 size_t ts_leaves_unit(ts_leaves *leaves, const char *name);
-
-/** Note the modules that a parameter, or module, of this name lies in. Not collective. */
-void ts_leaves_note_names(ts_leaves *leaves, const char *name);
 
 /** Free, whatever is left unused. Not collective. */
 void ts_leaves_drop(ts_leaves **leaves);

@@ -102,9 +102,9 @@ ts_tid ts_model_experts(ts_model_builder *b, ts_tid x, int64_t experts);
 /** A layer's loads (ROUTE_LOADS) count in the loss of all layers together. Not collective. */
 void ts_model_balance_add(ts_model_builder *b, ts_tid loads);
 
-/** They make a loss of this layer, UNIT.part.balance: a token has aux E sum_e f_e p_e + z times the mean of logsumexp
+/** They make a loss of this layer, UNIT.ROUTER.balance: a token has aux E sum_e f_e p_e + z times the mean of logsumexp
  * (logits)^2. Not collective. */
-void ts_model_balance_each(ts_model_builder *b, const char *part, ts_tid loads, double aux, double z);
+void ts_model_balance_each(ts_model_builder *b, ts_tid loads, double aux, double z);
 
 /** The sum of both kinds of losses, marked "balance", where there are any. Not collective. */
 void ts_model_balance(ts_model_builder *b);

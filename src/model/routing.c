@@ -127,8 +127,7 @@ static void add_balance(ts_model_builder *b, ts_tid logits, ts_tid chosen, ts_ti
   if (moe->aux_loss_coef != 0 || (moe->z_loss_coef != 0 && each)) {
     int64_t counted = of_first ? 1 : ts_deck_experts_of_token(b->deck);
     ts_tid own = of_first ? measure_loads(b, "loads.first", logits, chosen, chosen, 1) : loads;
-    ts_model_balance_each(b, b->family->router, own, moe->aux_loss_coef / (double) counted,
-                          each ? moe->z_loss_coef : 0);
+    ts_model_balance_each(b, own, moe->aux_loss_coef / (double) counted, each ? moe->z_loss_coef : 0);
   }
 }
 

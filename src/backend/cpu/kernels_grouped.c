@@ -40,6 +40,7 @@ typedef struct grouped {
   int64_t inner, columns; /* of the sum; of the result */
   int64_t rows;           /* of dw: columns of dy */
   bool pairs;
+  bool turned; /* matrices are [out][in] */
 } grouped;
 
 /* A matrix, its elements in rows of `width`. */
@@ -213,6 +214,7 @@ static grouped grouped_of(const ts_graph *graph, const ts_node *node) {
   return (grouped){.experts = w->d[0],
                    .inner = x->d[1],
                    .columns = w->d[node->attr.matmul.transpose_b ? 1 : 2],
+                   .turned = node->attr.matmul.transpose_b,
                    .pairs = graph->tensor[node->in[0]].dtype == TS_BF16 && ts_micro_pairs()};
 }
 
@@ -233,11 +235,11 @@ static size_t grouped_prepare(const ts_target *target, const ts_graph *graph, co
 }
 
 /* A tile of the matrix is brought into place, and all rows go by. */
-static void multiply_many(const piece *p, bool turned, const space *s) {
+static void multiply_many(const piece *p, const space *s) {
   const grouped *g = p->g;
   for (int64_t at = p->at; at < p->at + p->n; at += TILE) {
     int64_t n = ts_min(TILE, p->at + p->n - at);
-    if (turned) {
+    if (g->turned) {
       pack_across(s->b, &p->w, p->expert * g->columns + at, n, TILE, g->pairs, s->scratch);
     } else {
       pack_strip(s->b, &p->w, p->expert * g->inner, at, g->inner, n, g->pairs);
@@ -307,10 +309,11 @@ static int64_t width_of_few(const ts_kernel_call *call, const grouped *g) {
   return wide;
 }
 
-static void multiply_piece(piece *p, int64_t i, int64_t wide, bool turned, const space *s) {
+static void multiply_piece(piece *p, int64_t i, int64_t wide, const space *s) {
+  bool turned = p->g->turned;
   set_piece(p, i, STRIP);
   if (p->rows > FEW) {
-    multiply_many(p, turned, s);
+    multiply_many(p, s);
     return;
   }
   set_piece(p, i, turned || p->rows <= FEW / 2 ? wide : ts_min(wide, WIDE / 2));
@@ -319,24 +322,31 @@ static void multiply_piece(piece *p, int64_t i, int64_t wide, bool turned, const
   }
 }
 
-static void grouped_run(const ts_kernel_call *call) {
-  grouped g = grouped_of(call->graph, call->node);
-  g.first = call->in[2];
-  bool turned = call->node->attr.matmul.transpose_b;
-  int64_t count[4], pieces = g.experts * ts_pieces(g.columns, STRIP), wide = width_of_few(call, &g);
-  count_space(count, &g);
+/* All pieces of a call; `like`: what they have in common. */
+static void do_pieces(const ts_kernel_call *call, const piece *like, const int64_t count[4],
+                      void (*run)(piece *p, int64_t i, int64_t wide, const space *s)) {
+  int64_t pieces = like->g->experts * ts_pieces(like->g->columns, STRIP), wide = width_of_few(call, like->g);
 #pragma omp parallel num_threads(ts_call_threads(call, pieces))
   {
     space s = space_of(call, count, omp_get_thread_num());
-    piece p = {.g = &g,
-               .x = {ts_source_of(call, 0), g.inner},
-               .w = {ts_source_of(call, 1), turned ? g.inner : g.columns},
-               .y = ts_sink_of(call, 0)};
+    piece p = *like;
 #pragma omp for schedule(dynamic, 1)
     for (int64_t i = 0; i < pieces; ++i) {
-      multiply_piece(&p, i, wide, turned, &s);
+      run(&p, i, wide, &s);
     }
   }
+}
+
+static void grouped_run(const ts_kernel_call *call) {
+  grouped g = grouped_of(call->graph, call->node);
+  g.first = call->in[2];
+  int64_t count[4];
+  count_space(count, &g);
+  const piece like = {.g = &g,
+                      .x = {ts_source_of(call, 0), g.inner},
+                      .w = {ts_source_of(call, 1), g.turned ? g.inner : g.columns},
+                      .y = ts_sink_of(call, 0)};
+  do_pieces(call, &like, count, multiply_piece);
 }
 TS_CPU_KERNEL(grouped) = {.prepare = grouped_prepare, .run = grouped_run};
 
@@ -415,19 +425,10 @@ static void sum_piece(piece *p, int64_t i, int64_t wide, const space *s) {
 static void grouped_dw_run(const ts_kernel_call *call) {
   grouped g = grouped_dw_of(call->graph, call->node);
   g.first = call->in[2];
-  int64_t count[4], pieces = g.experts * ts_pieces(g.columns, STRIP), wide = width_of_few(call, &g);
+  int64_t count[4];
   count_dw_space(count, &g);
-#pragma omp parallel num_threads(ts_call_threads(call, pieces))
-  {
-    space s = space_of(call, count, omp_get_thread_num());
-    piece p = {.g = &g,
-               .x = {ts_source_of(call, 0), g.rows},
-               .w = {ts_source_of(call, 1), g.columns},
-               .y = ts_sink_of(call, 0)};
-#pragma omp for schedule(dynamic, 1)
-    for (int64_t i = 0; i < pieces; ++i) {
-      sum_piece(&p, i, wide, &s);
-    }
-  }
+  const piece like = {
+      .g = &g, .x = {ts_source_of(call, 0), g.rows}, .w = {ts_source_of(call, 1), g.columns}, .y = ts_sink_of(call, 0)};
+  do_pieces(call, &like, count, sum_piece);
 }
 TS_CPU_KERNEL(grouped_dw) = {.prepare = grouped_dw_prepare, .run = grouped_dw_run};
