@@ -169,9 +169,13 @@ static void test_dropout(void) {
   }
 }
 
-/* Masks differ because every random op has its own name. */
-static void test_random_names(void) {
-  ts_deck *deck = fixture_read("random names", TINY_GPT2, (char *) "model.n_layer=3");
+#define TINY_EXPERTS                                                                     \
+  TINY_GPT2 "moe = { num_experts = 4; layers = [0, 2]; noisy_gate_policy = \"RSample\";" \
+            " capacity_factor = 1.5; eval_capacity_factor = 2.0; };\n"
+
+/* Masks, and noise, differ because every random op has its own name: once and three a block, two a router. */
+static void test_random_names(const char *text, int expected) {
+  ts_deck *deck = fixture_read("random names", text, (char *) "model.n_layer=3");
   ts_graph *g = ts_model_build(deck, TS_MODEL_TRAIN, (ts_model_size){B, T, T});
   uint64_t key[64];
   int n_keys = 0;
@@ -186,8 +190,31 @@ static void test_random_names(void) {
       ++n_keys;
     }
   }
-  tap_ok(n_keys == 1 + 3 * 3 && distinct, "gpt2: %d random ops with different keys", n_keys);
+  tap_ok(n_keys == expected && distinct, "gpt2: %d random ops with different keys", n_keys);
   ts_graph_destroy(&g);
+  ts_deck_destroy(&deck);
+}
+
+/* Evaluation has a capacity of its own and no noise; generation no limit. */
+static void test_room(void) {
+  static const struct {
+    ts_model_use use;
+    int limits;
+    float factor;
+    bool noise;
+  } rows[] = {{TS_MODEL_TRAIN, 2, 1.5f, true}, {TS_MODEL_LOSS, 2, 2.0f, false}, {TS_MODEL_LOGITS, 0, 0, false}};
+  ts_deck *deck = fixture_read("room", TINY_EXPERTS, (char *) "model.n_layer=3");
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+    ts_graph *g = ts_model_build(deck, rows[i].use, (ts_model_size){B, T, T});
+    bool right = count_op(g, TS_OP_ROUTE_LIMIT) == rows[i].limits && (count_op(g, TS_OP_DROPOUT) > 0) == rows[i].noise;
+    for (ts_nid n = 0; n < g->n_nodes; ++n) {
+      const ts_node *node = &g->node[n];
+      right = right && (node->op != TS_OP_ROUTE_LIMIT || node->attr.limit.factor == rows[i].factor);
+    }
+    tap_ok(right, "gpt2 with experts, use %d: %d limits, of %g shares", (int) rows[i].use, rows[i].limits,
+           (double) rows[i].factor);
+    ts_graph_destroy(&g);
+  }
   ts_deck_destroy(&deck);
 }
 
@@ -306,7 +333,9 @@ int main(void) {
   test_activations("gpt2", TINY_GPT2);
   test_activations("llama", TINY_LLAMA);
   test_dropout();
-  test_random_names();
+  test_random_names(TINY_GPT2, 1 + 3 * 3);
+  test_random_names(TINY_EXPERTS, 1 + 3 * 3 + 2 * 2);
+  test_room();
   test_tied();
   test_counts();
   test_flops();
