@@ -33,8 +33,8 @@ static inline TS_HOST_DEVICE int64_t ts_loads_at(int64_t experts, ts_loads_end e
 /** What a token's weights are divided by at least where they are normalized: 2^-23 (torch.finfo.eps). */
 #define TS_LEAST_WEIGHT 0x1p-23f
 
-/** Tokens that each of \a experts takes of \a tokens: \a factor equal shares, rounded up as DeepSpeed's _capacity has
- * it in fp32, at least \a least and at most all. Not collective. */
+/** Tokens that each of \a experts, one or more, takes of \a tokens: \a factor equal shares, rounded up as DeepSpeed's
+ * _capacity has it in fp32, at least \a least and at most all. Not collective. */
 static inline int64_t ts_capacity(int64_t tokens, int64_t experts, float factor, int64_t least) {
   double shares = (double) ceilf((float) ((double) tokens / (double) experts) * factor);
   int64_t room = shares < (double) tokens ? (int64_t) shares : tokens;

@@ -1,8 +1,9 @@
 /** \file
  * A model with experts that begins with the weights of a dense one (Komatsuzaki et al. 2023, "Sparse Upcycling"): each
- * expert is a copy of its layer's MLP, routers are from the seed, experts of all tokens begin without effect.  Outputs
- * of experts are scaled so that the dense model's logits come out where the scores of the chosen are equal; where their
- * weights are made to add up they come out whatever is chosen.  Nothing here is collective.
+ * expert, and an MLP beside experts, is a copy of its layer's MLP, biases too; routers are from the seed, experts of
+ * all tokens begin without effect.  Outputs of experts are scaled so that the dense model's logits come out where the
+ * scores of the chosen are equal; where their weights are made to add up they come out whatever is chosen.  Nothing
+ * here is collective.
  */
 #ifndef ENGINE_UPCYCLE_H
 #define ENGINE_UPCYCLE_H
