@@ -176,12 +176,13 @@ static ts_status check_architecture(ts_cuda_device *d, ts_error *err) {
   TS_CUDA(cudaGetDeviceProperties(&prop, d->number));
   int built = TS_CUDA_ARCHITECTURE, has = 10 * prop.major + prop.minor;
   snprintf(d->name, sizeof d->name, "%s", prop.name);
+  d->processors = prop.multiProcessorCount;
   return has == built
              ? TS_OK
              : ts_error_add(err,
                             "GPU %d is a %s of architecture sm_%d, and the kernels were built for sm_%d; build with "
-                            "NVCC_GENCODE=\"-gencode arch=compute_%d,code=sm_%d\"",
-                            d->number, prop.name, has, built, has, has);
+                            "NVCC_GENCODE=\"-gencode arch=compute_%d%s,code=sm_%d%s\"",
+                            d->number, prop.name, has, built, has, has == 90 ? "a" : "", has, has == 90 ? "a" : "");
 }
 
 /* ---- loading ---- */

@@ -40,7 +40,7 @@ enum { TS_CUDA_WATCHERS = TS_MOST_QUEUES + 16 };
 /** The device of this process, from ts_cuda_open to ts_cuda_close. */
 typedef struct ts_cuda_device {
   ts_device base;
-  int number;
+  int number, processors; /**< How many multiprocessors it has. */
   bool tf32, any_order;
   double time_limit; /**< Of ts_cuda_options, or set since. */
   char bus[32], name[256];

@@ -1,11 +1,10 @@
 /* Products of each expert's rows with its matrix, and the gradients of these matrices.  How many rows an expert has
  * only the device knows: of as many blocks as there can be tiles each finds its own, or nothing to do.  A sum goes over
- * all of k in order in one block, so a row's bits do not depend on other rows.
- *
- * Tensor cores (mma.m16n8k16, four stages of copies ahead) where rows of 16-bit elements are whole vectors of 16 bytes;
- * else, and for fp32, a plain kernel.  2 M C F flops; x once for each 128 columns of the result, w once for each 128
- * rows of an expert. */
-#include "cuda/kernel.cuh"
+ * all of k in order in one block, so a row's bits do not depend on other rows. Tensor cores where rows of 16-bit
+ * elements are whole vectors of 16 bytes: by warp groups (grouped_wgmma.cu) where the machine has them and a result is
+ * wide enough, else by mma.m16n8k16 with four stages of copies ahead.  Else, and for fp32, a plain kernel.  2 M C F
+ * flops; x once for each 128 or 256 columns of the result, w once for each 128 rows of an expert. */
+#include "cuda/grouped.cuh"
 
 /* A block's tile, what of k is brought at a time and how often ahead; the same of the plain kernel. */
 enum { ROWS = 128, COLUMNS = 128, DEPTH = 32, STAGES = 4, THREADS = 256 };
@@ -17,103 +16,6 @@ static_assert(ROWS == COLUMNS, "both operands have tiles of one size");
 
 /* Elements of a tile: [rows][k] or [k][rows]. */
 template <bool ALONG> constexpr int tile_size = ALONG ? ROWS *ALONG_ROW : DEPTH *DOWN_ROW;
-
-struct problem {
-  const void *a, *b;
-  void *out;
-  const void *prior;
-  const float *beta;
-  ts_dtype dtype; /* of out */
-  const int32_t *first;
-  int experts, inner, columns; /* of w: its rows are the result's where w gets a gradient */
-  int64_t rows;
-  bool dw;
-};
-
-/* What a block does: out [m][n] from element `at` on, of rows of `stride`; operands begin where its tile does. */
-struct share {
-  int64_t a, b, at;
-  int m, n, k;
-  int a_stride, b_stride, stride;
-  bool any;
-};
-
-/* Rows of experts in tiles of `size`: those of expert e begin at first[e] / size + e, so there is room for all. */
-static __device__ int first_tile(const problem &p, int expert, int size) {
-  return p.first[expert] / size + expert;
-}
-
-static __device__ int expert_of_tile(const problem &p, int tile, int size) {
-  int low = 0, high = p.experts;
-  while (low < high) {
-    int middle = (low + high + 1) / 2;
-    if (first_tile(p, middle, size) <= tile) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return low;
-}
-
-/* Rows times w [E][columns][inner] (b along k), or w [E][inner][columns]. */
-static __device__ share share_of_rows(const problem &p, int size, bool along) {
-  int across = (p.columns + size - 1) / size, tile = (int) (blockIdx.x / across),
-      column = (int) (blockIdx.x % across) * size;
-  int expert = expert_of_tile(p, tile, size);
-  int64_t row = p.first[expert] + (int64_t) (tile - first_tile(p, expert, size)) * size;
-  int64_t end = expert < p.experts ? p.first[expert + 1] : row;
-  int64_t w = (int64_t) expert * p.columns * p.inner;
-  return {row * p.inner,
-          w + (along ? (int64_t) column * p.inner : column),
-          row * p.columns + column,
-          (int) min(end - row, (int64_t) size),
-          min(p.columns - column, size),
-          p.inner,
-          p.inner,
-          along ? p.inner : p.columns,
-          p.columns,
-          expert < p.experts && row < end};
-}
-
-/* dw [E][inner][columns] of dy [rows][inner] and x [rows][columns]. */
-static __device__ share share_of_matrix(const problem &p, int size) {
-  int across = (p.columns + size - 1) / size, down = (p.inner + size - 1) / size;
-  int expert = (int) (blockIdx.x / (unsigned) (across * down)), tile = (int) (blockIdx.x % (unsigned) (across * down));
-  int row = tile / across * size, column = tile % across * size;
-  int64_t first = p.first[expert];
-  return {first * p.inner + row,
-          first * p.columns + column,
-          ((int64_t) expert * p.inner + row) * p.columns + column,
-          min(p.inner - row, size),
-          min(p.columns - column, size),
-          (int) (p.first[expert + 1] - first),
-          p.inner,
-          p.columns,
-          p.columns,
-          true};
-}
-
-template <bool A_ALONG, bool B_ALONG> static __device__ share share_of_block(const problem &p, int size) {
-  return A_ALONG ? share_of_rows(p, size, B_ALONG) : share_of_matrix(p, size);
-}
-
-/* N neighbours of a result. */
-template <int N, typename O> static __device__ void put_as(const problem &p, int64_t at, float *x) {
-  ts_prior<O> prior = {(const O *) p.prior, p.beta};
-  ts_add_prior<N>(x, prior, ts_prior_beta(prior), at);
-  ts_store<N>((O *) p.out + at, x);
-}
-
-template <int N> static __device__ void put(const problem &p, int64_t at, float *x) {
-  if (p.dtype == TS_F32) {
-    put_as<N, float>(p, at, x);
-  } else if (p.dtype == TS_BF16) {
-    put_as<N, ts_bf16>(p, at, x);
-  } else {
-    put_as<N, ts_f16>(p, at, x);
-  }
-}
 
 /* ---- tensor cores ---- */
 
@@ -179,7 +81,7 @@ static __device__ __forceinline__ void add_tile_product(float (*sum)[WARP_N][4],
 }
 
 /* By way of shared memory, so that 16 bytes are written together. */
-static __device__ __forceinline__ void put_tile(const problem &p, const share &s, float *tile,
+static __device__ __forceinline__ void put_tile(const ts_grouped &p, const ts_grouped_tile &s, float *tile,
                                                 const float (*sum)[WARP_N][4], int m, int n) {
   int lane = (int) (threadIdx.x % TS_WARP);
   __syncthreads();
@@ -196,7 +98,7 @@ static __device__ __forceinline__ void put_tile(const problem &p, const share &s
     if (r < s.m && c < s.n) {
       float x[each];
       ts_load<each>(x, tile + r * RESULT_ROW + c);
-      put<each>(p, s.at + (int64_t) r * s.stride + c, x);
+      ts_grouped_put<each>(p, s.at + (int64_t) r * s.stride + c, x);
     }
   }
 }
@@ -208,9 +110,9 @@ template <bool A_ALONG, bool B_ALONG> constexpr size_t shared_bytes(void) {
 }
 
 template <typename T, bool A_ALONG, bool B_ALONG>
-__global__ void __launch_bounds__(THREADS, 2) grouped_tiles(const __grid_constant__ problem p) {
+__global__ void __launch_bounds__(THREADS, 2) grouped_tiles(const __grid_constant__ ts_grouped p) {
   TS_SHARED_DYNAMIC(T, memory);
-  share s = share_of_block<A_ALONG, B_ALONG>(p, ROWS);
+  ts_grouped_tile s = ts_tile_at<ROWS, COLUMNS, A_ALONG, B_ALONG>(p, p.first, blockIdx.x);
   if (!s.any) {
     return;
   }
@@ -259,10 +161,10 @@ static __device__ __forceinline__ void read_tile(float *tile, const T *from, int
 }
 
 template <typename T, bool A_ALONG, bool B_ALONG>
-__global__ void __launch_bounds__(THREADS, 2) grouped_plain(const __grid_constant__ problem p) {
+__global__ void __launch_bounds__(THREADS, 2) grouped_plain(const __grid_constant__ ts_grouped p) {
   TS_SHARED(float, a_tile, PLAIN_DEPTH *PLAIN);
   TS_SHARED(float, b_tile, PLAIN_DEPTH *PLAIN);
-  share s = share_of_block<A_ALONG, B_ALONG>(p, PLAIN);
+  ts_grouped_tile s = ts_tile_at<PLAIN, PLAIN, A_ALONG, B_ALONG>(p, p.first, blockIdx.x);
   if (!s.any) {
     return;
   }
@@ -286,34 +188,32 @@ __global__ void __launch_bounds__(THREADS, 2) grouped_plain(const __grid_constan
   for (int i = 0; i < PLAIN_EACH * PLAIN_EACH; ++i) {
     int r = row + 16 * (i / PLAIN_EACH), c = column + 16 * (i % PLAIN_EACH);
     if (r < s.m && c < s.n) {
-      put<1>(p, s.at + (int64_t) r * s.stride + c, &sum[i / PLAIN_EACH][i % PLAIN_EACH]);
+      ts_grouped_put<1>(p, s.at + (int64_t) r * s.stride + c, &sum[i / PLAIN_EACH][i % PLAIN_EACH]);
     }
   }
 }
 
 /* ---- launches ---- */
 
-static unsigned blocks_of_problem(const problem &p, int size) {
-  int64_t down = p.dw ? p.experts * (int64_t) ts_blocks(p.inner, size) : p.rows / size + p.experts + 1;
-  return ts_blocks(down * ts_blocks(p.columns, size), 1);
+template <typename T, bool A_ALONG, bool B_ALONG> static void launch_plain(const ts_kernel_call *call, ts_grouped p) {
+  ts_launch(grouped_plain<T, A_ALONG, B_ALONG>, ts_grouped_tiles(p, PLAIN, PLAIN), THREADS, 0, ts_call_stream(call), p);
 }
 
-template <typename T, bool A_ALONG, bool B_ALONG> static void launch_plain(const ts_kernel_call *call, problem p) {
-  ts_launch(grouped_plain<T, A_ALONG, B_ALONG>, blocks_of_problem(p, PLAIN), THREADS, 0, ts_call_stream(call), p);
-}
-
-template <typename T, bool A_ALONG, bool B_ALONG> static void launch_tiles(const ts_kernel_call *call, problem p) {
+template <typename T, bool A_ALONG, bool B_ALONG> static void launch_tiles(const ts_kernel_call *call, ts_grouped p) {
   const void *pointer[] = {p.a, p.b, p.out, p.prior};
-  if (ts_is_wide<T>(p.inner, pointer, 4) && p.columns % ts_lanes<T> == 0) {
-    ts_launch(grouped_tiles<T, A_ALONG, B_ALONG>, blocks_of_problem(p, ROWS), THREADS, shared_bytes<A_ALONG, B_ALONG>(),
-              ts_call_stream(call), p);
+  bool wide = ts_is_wide<T>(p.inner, pointer, 4) && p.columns % ts_lanes<T> == 0;
+  if (wide && TS_CUDA_WARPGROUPS && p.columns > COLUMNS) {
+    ts_grouped_wgmma(&p, ts_call_in(call, 0)->dtype, B_ALONG, ts_call_stream(call));
+  } else if (wide) {
+    ts_launch(grouped_tiles<T, A_ALONG, B_ALONG>, ts_grouped_tiles(p, ROWS, COLUMNS), THREADS,
+              shared_bytes<A_ALONG, B_ALONG>(), ts_call_stream(call), p);
   } else {
     launch_plain<T, A_ALONG, B_ALONG>(call, p);
   }
 }
 
 /* fp32 has no tensor cores of its own accuracy. */
-template <bool A_ALONG, bool B_ALONG> static void launch_for(const ts_kernel_call *call, problem p) {
+template <bool A_ALONG, bool B_ALONG> static void launch_for(const ts_kernel_call *call, ts_grouped p) {
   switch (ts_call_in(call, 0)->dtype) {
     case TS_F32: launch_plain<float, A_ALONG, B_ALONG>(call, p); break;
     case TS_BF16: launch_tiles<ts_bf16, A_ALONG, B_ALONG>(call, p); break;
@@ -324,18 +224,18 @@ template <bool A_ALONG, bool B_ALONG> static void launch_for(const ts_kernel_cal
 static void grouped_launch(const ts_kernel_call *call) {
   const ts_shape *a = &ts_call_in(call, 0)->shape, *b = &ts_call_in(call, 1)->shape;
   bool dw = call->node->op == TS_OP_GROUPED_DW, along = !dw && call->node->attr.matmul.transpose_b;
-  problem p = {call->in[0],
-               call->in[1],
-               call->out[0],
-               ts_call_prior<void>(call, 0).data,
-               call->beta,
-               call->node->attr.matmul.dtype,
-               (const int32_t *) call->in[2],
-               (int) ts_call_in(call, 2)->shape.d[0] - 1,
-               (int) a->d[1],
-               (int) (dw ? b->d[1] : b->d[along ? 1 : 2]),
-               a->d[0],
-               dw};
+  ts_grouped p = {call->in[0],
+                  call->in[1],
+                  call->out[0],
+                  ts_call_prior<void>(call, 0).data,
+                  call->beta,
+                  call->node->attr.matmul.dtype,
+                  (const int32_t *) call->in[2],
+                  (int) ts_call_in(call, 2)->shape.d[0] - 1,
+                  (int) a->d[1],
+                  (int) (dw ? b->d[1] : b->d[along ? 1 : 2]),
+                  a->d[0],
+                  dw};
   if (dw) {
     launch_for<false, false>(call, p);
   } else if (along) {

@@ -177,6 +177,8 @@ AC_DEFUN([TS_CUDA], [
   AC_SUBST([CUDA_CPPFLAGS])
   AC_SUBST([CUDA_LIBS])
   AC_SUBST([CUDA_ARCHITECTURE])
+  CUDA_WARPGROUPS=$(case $NVCC_GENCODE in *sm_90a*) echo 1 ;; *) echo 0 ;; esac) # what sm_90a alone has
+  AC_SUBST([CUDA_WARPGROUPS])
 ])
 
 dnl TS_CUDA_LIBRARY(NAME, HEADER, FUNCTION, PROGRAM): a library that is used where it is there: ts_have_NAME, CUDA_CPPFLAGS, CUDA_LIBS.

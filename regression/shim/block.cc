@@ -1,6 +1,6 @@
 /* The threads of a block as fibers.  Blocks run one after another in a random order; inside a block whoever goes on is
  * drawn, until all have ended.  Shared memory begins as NaNs with guards between its arrays. */
-#include "regression/shim/machine.h"
+#include "cuda/machine.cuh"
 #include "regression/shim/shim.h"
 
 #include "base/dtype.h"
@@ -97,6 +97,14 @@ struct copy {
   bool valid;
 };
 
+/* A product of a warp group: this thread's share of it. */
+struct product {
+  float *d;
+  const char *left, *right;
+  bool left_along, right_along;
+  bool half; /* fp16, else bf16 */
+};
+
 struct fiber {
   shim_thread self; /* first: shim_self points here */
   fiber_context context;
@@ -104,6 +112,9 @@ struct fiber {
   long exchanges;
   std::vector<copy> open;                /* copies of the group that is not committed */
   std::vector<std::vector<copy>> groups; /* committed, oldest first */
+  bool unshown;                          /* copies have arrived that products may not see yet */
+  std::vector<product> issued;           /* products, likewise */
+  std::vector<std::vector<product>> products;
 };
 
 struct warp {
@@ -179,6 +190,9 @@ static void entry(void) {
   fiber *f = self();
   if (!f->open.empty() || !f->groups.empty()) {
     die("ends with copies under way");
+  }
+  if (!f->issued.empty() || !f->products.empty()) {
+    die("ends with products under way");
   }
   f->done = true;
   --b.live;
@@ -325,6 +339,7 @@ void shim_copy_wait(int groups) {
   while ((int) f->groups.size() > groups) {
     for (const copy &c : f->groups.front()) {
       do_copy(c);
+      f->unshown = true;
     }
     f->groups.erase(f->groups.begin());
   }
@@ -359,6 +374,75 @@ void shim_mma(float d[4], const uint32_t a[4], const uint32_t bb[2], float (*ele
       d[i] += A[i / 2][k] * B[i % 2][k];
     }
   }
+}
+
+/* ---- products of warp groups ---- */
+
+/* An element of a tile whose address decides which vectors of a line are exchanged. */
+template <bool HALF> static float wgmma_element(const char *tile, bool along, int row, int k) {
+  uintptr_t at = (uintptr_t) tile + (along ? (uintptr_t) (row * 128 + k * 2)
+                                           : (uintptr_t) (row / 64 * TS_WGMMA_DEPTH * 128 + k * 128 + row % 64 * 2));
+  uint16_t bits;
+  memcpy(&bits, (const void *) (at ^ (at >> 7) % 8 << 4), sizeof bits);
+  return HALF ? ts_f16_to_f32(bits) : ts_bf16_to_f32(bits);
+}
+
+template <bool HALF> static void multiply(const product &p) {
+  int warp = shim_self->warp % 4, lane = shim_self->lane, row = 16 * warp + lane / 4;
+  for (int k = 0; k < 16; ++k) {
+    float a[2];
+    for (int h = 0; h < 2; ++h) {
+      a[h] = wgmma_element<HALF>(p.left, p.left_along, row + 8 * h, k);
+    }
+    for (int pair = 0; pair < TS_WGMMA_RESULTS / 4; ++pair) {
+      for (int i = 0; i < 2; ++i) {
+        float b = wgmma_element<HALF>(p.right, p.right_along, pair * 8 + lane % 4 * 2 + i, k);
+        p.d[4 * pair + i] += a[0] * b;
+        p.d[4 * pair + 2 + i] += a[1] * b;
+      }
+    }
+  }
+}
+
+static void multiply_now(const product &p) {
+  p.half ? multiply<true>(p) : multiply<false>(p);
+}
+
+/* Some are done at once, with what is there then, others as late as may be. */
+void shim_wgmma(float *d, const void *left, const void *right, bool left_along, bool right_along, bool half) {
+  fiber *f = self();
+  if (f->unshown) {
+    die("multiplies what it copied and has not shown");
+  }
+  if (((uintptr_t) left | (uintptr_t) right) % 16 != 0) {
+    die("an operand of wgmma is not aligned to 16 bytes");
+  }
+  product p = {d, (const char *) left, (const char *) right, left_along, right_along, half};
+  if (f->issued.empty() && f->products.empty() && shim_random(2) == 0) {
+    multiply_now(p);
+  } else {
+    f->issued.push_back(p);
+  }
+}
+
+void shim_wgmma_commit(void) {
+  fiber *f = self();
+  f->products.push_back(std::move(f->issued));
+  f->issued.clear();
+}
+
+void shim_wgmma_wait(int groups) {
+  fiber *f = self();
+  while ((int) f->products.size() > groups) {
+    for (const product &p : f->products.front()) {
+      multiply_now(p);
+    }
+    f->products.erase(f->products.begin());
+  }
+}
+
+void shim_wgmma_show_copies(void) {
+  self()->unshown = false;
 }
 
 static void load_matrices(uint32_t r[4], const void *row, bool transposed) {

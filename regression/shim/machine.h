@@ -193,4 +193,32 @@ template <int N> static inline void ts_copy_wait(void) {
   shim_copy_wait(N);
 }
 
+/** Products by warp groups: done only when they are waited for, of what is in shared memory then.  Operands begin at
+ * the addresses left and right and lie along k or not. */
+void shim_wgmma(float *d, const void *left, const void *right, bool left_along, bool right_along, bool half);
+void shim_wgmma_commit(void);
+void shim_wgmma_wait(int groups);
+void shim_wgmma_show_copies(void);
+static inline unsigned ts_shared_address(const void *x) {
+  return (unsigned) (uintptr_t) x;
+}
+static inline void ts_wgmma_show_copies(void) {
+  shim_wgmma_show_copies();
+}
+static inline void ts_wgmma_settle(float *) {
+}
+static inline void ts_wgmma_begin(void) {
+}
+static inline void ts_wgmma_commit(void) {
+  shim_wgmma_commit();
+}
+template <int N> static inline void ts_wgmma_wait(void) {
+  shim_wgmma_wait(N);
+}
+template <typename T, bool A_ALONG, bool B_ALONG>
+static inline void ts_wgmma(float *d, const void *a, const void *b, int k) {
+  shim_wgmma(d, (const char *) a + k * (A_ALONG ? 2 : 128), (const char *) b + k * (B_ALONG ? 2 : 128), A_ALONG,
+             B_ALONG, std::is_same<T, __half>::value);
+}
+
 #endif
