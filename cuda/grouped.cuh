@@ -1,6 +1,6 @@
 /** \file
- * Products of each expert's rows with its matrix: what their kernels share.  How many rows an expert has only the device
- * knows: of as many tiles as there can be each finds its own, or nothing to do.
+ * Products of each expert's rows with its matrix: what their kernels share.  How many rows an expert has only the
+ * device knows: of as many tiles as there can be each finds its own, or nothing to do.
  */
 #ifndef TS_CUDA_GROUPED_CUH
 #define TS_CUDA_GROUPED_CUH

@@ -1,11 +1,9 @@
 /* Products of each expert's rows by warp groups (wgmma): two of them share a tile of 128 x 256 of the result, each with
- * its accumulators in registers; operands come from shared memory, 64 of k at a time.  A block stays and takes tile after
- * tile, and what it copies runs ahead of what it computes across tiles: the next one's operands arrive while a result is
- * written.
- *
- * A stage is used again two steps later: when all have met at a step, the products of the step before the last are done,
- * since each waited for its own at the last.  A sum goes over all of k in order in one tile, so a row's bits do not
- * depend on other rows. */
+ * its accumulators in registers; operands come from shared memory, 64 of k at a time.  A block stays and takes tile
+ * after tile, and what it copies runs ahead of what it computes across tiles: the next one's operands arrive while a
+ * result is written. A stage is used again two steps later: when all have met at a step, the products of the step
+ * before the last are done, since each waited for its own at the last.  A sum goes over all of k in order in one tile,
+ * so a row's bits do not depend on other rows. */
 #include "cuda/grouped.cuh"
 
 enum { THREADS = 256, GROUP = 128, GROUPS = THREADS / GROUP, STAGES = 4, AHEAD = STAGES - 2 /* see above */ };
@@ -63,8 +61,8 @@ static __device__ __forceinline__ void copy_step(const cursor &c, const ts_group
 /* ---- results ---- */
 
 /* A warp's 16 rows go through shared memory, CUT columns at a time, so that a row's lie together when they are written;
- * in fp32, because what they are added to comes before the rounding.  8 more to a line: 4 rows of pairs lie in different
- * banks. */
+ * in fp32, because what they are added to comes before the rounding.  8 more to a line: 4 rows of pairs lie in
+ * different banks. */
 enum { CUT = 128, LINE = CUT + 8, WARP_ROWS = 16, WARP_BYTES = WARP_ROWS * LINE * 4 };
 static_assert(GROUP / TS_WARP * WARP_BYTES <= STAGE_BYTES, "the warps of a group share a stage");
 

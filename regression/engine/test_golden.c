@@ -63,6 +63,7 @@ typedef struct grid {
   ts_world *world;
   int tp, sp, dp;       /* dp: all that have other samples */
   int ep;               /* of these; 0 as 1 */
+  int chunks;           /* of tokens for experts; 0 as 1 */
   int pp;               /* stages of a pipeline, which have micro-batches of one sample; 0 as 1 */
   const char *schedule; /* with pp */
   int ulysses;          /* of sp, those that share heads; 0: the plan says */
@@ -129,6 +130,7 @@ static ts_deck *read_deck(const grid *on, const golden *g, int64_t stage, bool b
                  ts_format("pipeline.schedule=%s", on->pp > 1 ? on->schedule : "1f1b"),
                  ts_format("tensor_parallel.autotp_size=%d", on->tp),
                  ts_format("expert_parallel.autoep_size=%d", on->ep > 1 ? on->ep : 1),
+                 ts_format("moe.token_chunks=%d", on->chunks > 1 ? on->chunks : 1),
                  ts_format("sequence_parallel_size=%d", on->sp),
                  on->ulysses > 0 ? ts_format("sequence_parallel.ulysses_degree=%d", on->ulysses)
                                  : ts_strdup("sequence_parallel.ulysses_degree=auto"),
@@ -551,6 +553,11 @@ static bool is_in_turn(const grid *on, const golden *g, int turn[2]) {
   return !is_stand_in || wants_all() || (mine == kind && some);
 }
 
+/* On three and four ranks families take turns on grids. */
+static bool takes_turn(const grid *on, size_t place) {
+  return ts_world_size(on->world) < 3 || is_stand_in || wants_all() || (place + (size_t) (on->tp + on->sp)) % 2 == 0;
+}
+
 static void test_grid(const grid *on) {
   int turn[2] = {0, 0};
   for (size_t c = 0; c < sizeof cases / sizeof cases[0]; ++c) {
@@ -559,8 +566,8 @@ static void test_grid(const grid *on) {
     }
   }
   for (size_t c = 0; c < sizeof families / sizeof families[0]; ++c) {
-    if (is_in_turn(on, &families[c], turn) && is_for(&families[c], c, false) && tap_wanted(families[c].name) &&
-        fits(on, &families[c])) {
+    if (is_in_turn(on, &families[c], turn) && takes_turn(on, c) && is_for(&families[c], c, false) &&
+        tap_wanted(families[c].name) && fits(on, &families[c])) {
       const stages of = stages_of(on, c, true);
       for (int64_t stage = of.first; stage <= of.last; ++stage) {
         test_family(on, &families[c], stage);
@@ -572,18 +579,22 @@ static void test_grid(const grid *on) {
   }
 }
 
-/* Mixtures, with experts spread over some or all of the ranks that have other samples, at a stage in turn. */
+/* Mixtures, with experts spread over some or all of the ranks that have other samples, at a stage and in chunks of
+ * tokens in turn. */
 static void test_experts(const grid *on) {
   for (size_t c = 0; c < sizeof families / sizeof families[0]; ++c) {
     for (int ep = 2; ep <= on->dp && is_mixture(&families[c]) && tap_wanted(families[c].name); ++ep) {
-      if (is_for(&families[c], c, true) && on->dp % ep == 0 && families[c].micro_batch % on->dp == 0) {
+      if (is_for(&families[c], c, true) && takes_turn(on, c + (size_t) ep) && on->dp % ep == 0 &&
+          families[c].micro_batch % on->dp == 0) {
         grid spread = *on;
         spread.ep = ep;
+        spread.chunks = 1 + (int) (c + (size_t) ep) % 3;
         const stages all = {0, 3}, one = stages_of(on, c + (size_t) ep, true);
         const stages of = wants_all() ? all : one;
         for (int64_t stage = of.first; stage <= of.last; ++stage) {
           if (ts_world_rank(on->world) == 0) {
-            tap_note("%s: tp %d, sp %d, ep %d of %d", families[c].name, on->tp, on->sp, ep, on->dp);
+            tap_note("%s: tp %d, sp %d, ep %d of %d, %d chunks", families[c].name, on->tp, on->sp, ep, on->dp,
+                     spread.chunks);
           }
           test_family(&spread, &families[c], stage);
         }
@@ -613,6 +624,7 @@ static void test_layers(const grid *on) {
     }
     grid spread = *on;
     spread.ep = c % 2 == 0 && on->dp <= 2 ? on->dp : 1;
+    spread.chunks = 1 + (int) c;
     int64_t stage = on->tp > 1 ? 1 + 2 * ((int64_t) c % 2) : ((int64_t) c + on->dp - 1) % 4;
     trial t = open_trial(&spread, &layers[c], stage, false);
     test_logits(&t);

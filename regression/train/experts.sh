@@ -160,6 +160,8 @@ test_upcycled_layers() {
   ok "the weight of one, to how far scores are from equal" same_loss dense.g1 one.g 2e-2
   grown beside --set moe.num_experts=3 --set moe.k=2 --set moe.use_residual=true
   ok "the MLP beside them is that of the dense model" same_loss dense.g1 beside 1e-6
+  grown even --set moe.num_experts=3 --set moe.k=2 --set moe.top2_2nd_expert_sampling=false --set moe.router_bias=true
+  ok "and biases of routers begin at 0" same_loss dense.g1 even 1e-6
 }
 
 test_said() {
@@ -185,6 +187,11 @@ test_said() {
   ok "more ranks than experts" said 2 'autoep_size: 6 ranks for the 5 experts of a layer'
   ok "nothing is written" [ ! -e none ]
 }
+
+# A small GPT-2 of no directory, whose first and third layers have experts.
+tiny="--set model.model_type=gpt2 --set model.hidden_size=36 --set model.num_hidden_layers=3 --set model.num_attention_heads=4
+    --set model.vocab_size=67 --set model.max_position_embeddings=32 --set model.resid_pdrop=0 --set model.embd_pdrop=0
+    --set model.attn_pdrop=0"
 
 # What moe.csv says of a grid is what it says of one rank: \$1 rows, numbers to rounding.
 same_loads() {
@@ -219,9 +226,6 @@ test_balance() {
 
 # DeepSpeed's layers, with all that it leaves to chance: the same choices and drops on every grid.
 test_layers() {
-  tiny="--set model.model_type=gpt2 --set model.hidden_size=36 --set model.num_hidden_layers=3 --set model.num_attention_heads=4
-    --set model.vocab_size=67 --set model.max_position_embeddings=32 --set model.resid_pdrop=0 --set model.embd_pdrop=0
-    --set model.attn_pdrop=0"
   chance="--set moe.use_rts=true --set moe.noisy_gate_policy=RSample"
   train 1x1 layers gpt2_top1 $chance
   ok "DeepSpeed's layers of experts" gave 0
@@ -260,6 +264,49 @@ planned() {
     --set "moe.save=$2" | sed 's/.*"activation_bytes": \([0-9]*\).*/\1/'
 }
 
+# To the choices of the first step, before updates differ in rounding.
+same_routing() {
+  [ -n "$(grep '^1,' "$1/moe.csv")" ] && [ "$(grep '^1,' "$1/moe.csv" | cut -d, -f1-7)" = "$(grep '^1,' "$2/moe.csv" | cut -d, -f1-7)" ]
+}
+fewer_rows() {
+  awk 'NF == 7 && $1 ~ /^[1248]$/ { ++n; room = $1 == 1 ? $2 : room; bad = bad || $2 * $1 != room || $2 != 2 * $3 }
+       END { exit n != 4 || bad }' "$scratch/out"
+}
+
+# Tokens in chunks, which need not be even.
+test_chunks() {
+  for chunks in 1 2 5; do
+    train 4x2 "chunks.$chunks" mixtral --set "moe.token_chunks=$chunks" --set moe.save=rows
+  done
+  ok "tokens in two chunks" "$tessera" compare chunks.1 chunks.2 --tolerance $other_grid
+  ok "in five" "$tessera" compare chunks.1 chunks.5 --tolerance $other_grid
+  ok "which are sent to the same experts at first" same_routing chunks.1 chunks.5
+  train 4x2 chunks.again mixtral --set moe.token_chunks=5 --set moe.save=nothing --set zero_optimization.stage=3
+  train 4x2 chunks.2s mixtral --set moe.token_chunks=5 --set zero_optimization.stage=2
+  ok "stages and rows that are dispatched again: the same bits" "$tessera" compare chunks.again chunks.2s --tolerance 0
+  train 4x4 chunks.4 mixtral --set moe.token_chunks=3 --set tensor_parallel.autotp_size=1 --set zero_optimization.stage=1
+  ok "ep 4" "$tessera" compare chunks.1 chunks.4 --tolerance $other_grid
+  train 1x1 chunks.one mixtral --set moe.token_chunks=7 --set moe.save=nothing
+  ok "one rank" "$tessera" compare chunks.1 chunks.one --tolerance $other_grid
+  train 2x1 chunks.tp mixtral --set moe.token_chunks=2 --set tensor_parallel.autotp_size=2 --set train_micro_batch_size_per_gpu=4
+  ok "tp" "$tessera" compare chunks.1 chunks.tp --tolerance $other_grid
+  train 1x1 chunks.most mixtral --set moe.token_chunks=4096 --set run.steps=1
+  ok "no more than there are tokens" same_loss chunks.most chunks.1 1e-6
+  run "$tessera" plan "$golden/mixtral.cfg" --ranks 2 --set expert_parallel.autoep_size=2 --set "model.from=$golden/mixtral" \
+    --set train_micro_batch_size_per_gpu=8 --set train_batch_size=16
+  ok "the plan: as many times fewer rows, half of which come to each of two ranks" fewer_rows
+  run "$tessera" graph "$golden/mixtral.cfg" --ranks 2 --set expert_parallel.autoep_size=2 --set "model.from=$golden/mixtral" \
+    --set moe.token_chunks=2 --set train_micro_batch_size_per_gpu=8 --set train_batch_size=16 --set zero_optimization.overlap_comm=true
+  ok "a chunk's tokens travel under the products of the one before" ahead
+}
+
+# In the graph of a step: choices and tokens of the second chunk before products of the first, likewise in the backward.
+ahead() {
+  awk '/^forward .*layers.0.*tokens1\.of_all = all_gather/ { ++early } /^forward .*layers.0.*tokens0 = grouped/ && !done { done = 1; good = early == 2 }
+       /^backward .*layers.0.*tokens0\.home\.dx = all_gather/ { back = 1 } /^backward .*layers.0.*tokens1\.dx = grouped/ && !first++ { good = good && back }
+       END { exit !(good && first) }' "$scratch/out"
+}
+
 # Rows that are kept, or dispatched again: the same bits, and less memory.
 test_saving() {
   for save in rows nothing; do
@@ -288,6 +335,29 @@ test_leaves() {
   train 2x2 none mixtral --set "$leaf.names=model.layer" --set "$leaf.classes=LlamaMLP"
   ok "a module that is not there" both 'said 2 "leaf_module.names: \"model.layer\" names no module of the model"' \
     'said 2 "leaf_module.classes: \"LlamaMLP\" names no module"'
+}
+
+# Biases of these routers follow the balance: on any grid, exported, read back and grown.
+test_biased_layers() {
+  biased="--set moe.router_bias=true --set moe.drop_tokens=false --set expert_parallel.load_balance_coeff=0.02"
+  train 1x1 biased gpt2_top1 $biased --set model.from= $tiny
+  ok "layers whose routers have biases" gave 0
+  ok "which move" awk -F, '$1 == 8 && $10 > 0.02 { some = 1 } END { exit !some }' biased/moe.csv
+  train 2x2 biased2 gpt2_top1 $biased --set model.from= $tiny --set zero_optimization.stage=2 --set moe.token_chunks=2
+  ok "on ep 2" "$tessera" compare biased biased2 --tolerance $other_grid
+  ok "to the same biases" same_loads biased biased2
+  train 1x1 still gpt2_top1 --set moe.router_bias=true --set model.from= $tiny --set run.steps=1
+  train 1x1 none gpt2_top1 --set model.from= $tiny --set run.steps=1
+  ok "a bias of nothing chooses as none" same_loss still none 0
+  run "$tessera" zero_to_fp32 biased biased.hf --safe_serialization
+  ok "they are exported" grep -q '"router_bias": true' biased.hf/config.json
+  train 1x1 back gpt2_top1 --set model.from=biased.hf --set moe.router_bias=true --set run.steps=1 --set optimizer.params.lr=0
+  run "$tessera" zero_to_fp32 back back.hf --safe_serialization
+  ok "and read back" same_tensors biased.hf/model.safetensors back.hf/model.safetensors F32
+  train 1x1 two gpt2_top2 --set moe.router_bias=true --set moe.top2_2nd_expert_sampling=true
+  ok "not where experts are sampled" said 2 'moe.router_bias: true: experts are sampled .moe.top2_2nd_expert_sampling.; accepted: with false'
+  train 1x1 two gpt2_top2 --set expert_parallel.load_balance_coeff=0.1
+  ok "a rate wants a bias" said 2 'load_balance_coeff: 0.1: routers of DeepSpeed.s layers in a gpt2 have a bias with moe.router_bias = true'
 }
 
 resume_layers() {
@@ -330,7 +400,9 @@ test_export
 test_upcycling
 test_upcycled_layers
 test_layers
+test_biased_layers
 test_saving
+test_chunks
 test_leaves
 test_said
 finish

@@ -45,6 +45,11 @@ const ts_family *ts_deck_family(const ts_deck *deck) {
   return with ? family->with_experts : family;
 }
 
+bool ts_deck_has_router_bias(const ts_deck *deck) {
+  const ts_family *family = ts_deck_family(deck);
+  return family != NULL && family->router_bias != NULL && (deck->moe.num_experts.n == 0 || deck->moe.router_bias);
+}
+
 int64_t ts_deck_experts_of_token(const ts_deck *deck) {
   const ts_family *family = ts_deck_family(deck);
   return family == NULL || family->router == NULL ? 0

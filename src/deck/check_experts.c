@@ -52,12 +52,15 @@ static bool says_otherwise(const ts_reader *reader, const char *path) {
 
 /* What is said of experts where there are none. */
 static void check_idle_experts(ts_reader *reader) {
-  static const char *const paths[] = {"moe.z_loss_coef", "moe.balance_over", "moe.router_dtype", "moe.aux_loss_coef",
-                                      "moe.save"};
+  static const char *const paths[] = {"moe.z_loss_coef",   "moe.balance_over", "moe.router_dtype",
+                                      "moe.aux_loss_coef", "moe.save",         "moe.token_chunks"};
   const ts_deck *deck = reader->deck;
-  const bool said[] = {deck->moe.z_loss_coef != 0, strcmp(deck->moe.balance_over, "global") != 0,
-                       strcmp(deck->moe.router_dtype, "fp32") != 0, deck->moe.aux_loss_coef != 0,
-                       strcmp(deck->moe.save, "auto") != 0};
+  const bool said[] = {deck->moe.z_loss_coef != 0,
+                       strcmp(deck->moe.balance_over, "global") != 0,
+                       strcmp(deck->moe.router_dtype, "fp32") != 0,
+                       deck->moe.aux_loss_coef != 0,
+                       strcmp(deck->moe.save, "auto") != 0,
+                       deck->moe.token_chunks != 1};
   for (size_t i = 0; i < sizeof said / sizeof *said; ++i) {
     if (said[i]) {
       ts_reader_report(reader, TS_CHECK_EXPERTS, paths[i], "a %s has no experts", deck->model.model_type);
@@ -80,6 +83,7 @@ static void check_no_layer(ts_reader *reader, const ts_family *family) {
                                       "moe.noisy_gate_policy",
                                       "moe.use_residual",
                                       "moe.capacity_over",
+                                      "moe.router_bias",
                                       "moe.top2_2nd_expert_sampling"};
   for (size_t i = 0; i < sizeof paths / sizeof *paths; ++i) {
     if (says_otherwise(reader, paths[i])) {
@@ -137,6 +141,18 @@ static void check_gate(ts_reader *reader, int64_t least) {
   }
 }
 
+/* Experts are sampled by noise in logits, a bias is one of probabilities. */
+static void check_bias_of_layers(ts_reader *reader) {
+  const ts_deck_moe *moe = &reader->deck->moe;
+  bool first = moe->k == 1 && strcmp(moe->noisy_gate_policy, "RSample") == 0,
+       second = moe->k == 2 && moe->top2_2nd_expert_sampling;
+  if (moe->router_bias && (first || second)) {
+    ts_reader_report(reader, TS_CHECK_EXPERTS, "moe.router_bias", "true: experts are sampled (%s); accepted: with %s",
+                     first ? "moe.noisy_gate_policy" : "moe.top2_2nd_expert_sampling",
+                     first ? "\"None\" or \"Jitter\"" : "false");
+  }
+}
+
 /* A sample's capacity needs all of its tokens on one rank. */
 static void check_capacity(ts_reader *reader) {
   const ts_deck *d = reader->deck;
@@ -179,6 +195,7 @@ static void check_deepspeed_layers(ts_reader *reader, const ts_family *family) {
   } else if (experts->n > 0) {
     check_moe_layers(reader);
     check_gate(reader, least);
+    check_bias_of_layers(reader);
     check_capacity(reader);
     check_expert_ranks(reader, least);
     note_idle_keys(reader);
@@ -204,21 +221,24 @@ static void check_router(ts_reader *reader, const ts_family *family) {
 }
 
 /* A bias is written to a file that has one. */
-static void check_router_bias(ts_reader *reader, const ts_family *family) {
-  double coeff = reader->deck->expert_parallel.load_balance_coeff;
-  if (coeff > 0 && (family == NULL || family->router_bias == NULL)) {
+static void check_router_bias(ts_reader *reader) {
+  const ts_deck *deck = reader->deck;
+  double coeff = deck->expert_parallel.load_balance_coeff;
+  if (coeff > 0 && !ts_deck_has_router_bias(deck)) {
     ts_reader_report(
         reader, TS_CHECK_EXPERTS, "expert_parallel.load_balance_coeff",
-        "%g: routers of a %s have no bias that could follow the balance; dots1's have, others balance by a "
-        "loss (moe.aux_loss_coef, or model.output_router_logits of a family with experts)",
-        coeff, reader->deck->model.model_type);
+        deck->moe.num_experts.n > 0
+            ? "%g: routers of DeepSpeed's layers in a %s have a bias with moe.router_bias = true"
+            : "%g: routers of a %s have no bias that could follow the balance; dots1's have, others "
+              "balance by a loss (moe.aux_loss_coef, or model.output_router_logits of a family with experts)",
+        coeff, deck->model.model_type);
   }
 }
 
 static void check_counts(ts_reader *reader) {
   const ts_deck_model *m = &reader->deck->model;
   const ts_family *family = ts_family_find(m->model_type);
-  check_router_bias(reader, family);
+  check_router_bias(reader);
   bool layers = reader->deck->moe.num_experts.n > 0;
   if (!layers) {
     check_expert_ranks(reader, family != NULL && family->router != NULL ? m->num_experts : 0);

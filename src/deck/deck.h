@@ -325,13 +325,14 @@ typedef struct ts_deck_moe {
   double z_loss_coef, aux_loss_coef;
   char *router_dtype; /**< "fp32" or "model". */
   char *save;         /**< "auto", "rows" or "nothing". */
+  int64_t token_chunks;
   char *balance_over; /**< "micro_batch", "global" or "sequence". */
   ts_ints
       num_experts; /**< Of each layer that has some, or one number for all; none: the model is as its family says. */
   ts_ints layers;  /**< Which these are; none: every second. */
   int64_t k, min_capacity;
   double capacity_factor, eval_capacity_factor;
-  bool drop_tokens, use_rts, top2_2nd_expert_sampling, use_residual;
+  bool drop_tokens, use_rts, top2_2nd_expert_sampling, use_residual, router_bias;
   char *noisy_gate_policy; /**< "None", "RSample" or "Jitter". */
   char *drop_policy;       /**< "probs" or "position". */
   char *capacity_over;     /**< "micro_batch" or "sequence". */
@@ -483,6 +484,9 @@ int64_t ts_deck_steps_left(const ts_deck *deck, int64_t samples, int64_t done);
 /** The row of the deck's family, with experts where it has section moe; NULL: the model is a program's own.
  * Not collective. */
 const struct ts_family *ts_deck_family(const ts_deck *deck);
+
+/** Do its routers have a bias for the choice (ts_family.router_bias)? Not collective. */
+bool ts_deck_has_router_bias(const ts_deck *deck);
 
 /** How many of a layer's experts a token has; 0: the model has none. Not collective. */
 int64_t ts_deck_experts_of_token(const ts_deck *deck);

@@ -17,6 +17,10 @@ static const ts_key rows[] = {
          "What the backward finds of experts: the rows of tokens, which are as many as all could be, in every layer; "
          "or nothing, and tokens are dispatched again, so there is room for them once.  auto: nothing where ranks have "
          "other experts (autoep_size), else rows."),
+    INTEGER(moe.token_chunks, "1", 1, 4096, 0,
+            "Tokens of a layer go to their experts in so many chunks, one after another: there is room for as many "
+            "times fewer rows at a time, with moe.save = nothing in the backward too.  Sums of the experts' gradients "
+            "are rounded in another order."),
     NUMBER(moe.aux_loss_coef, "0.0", 0, 1e6, 0,
            "The loss has this times the l_aux of every layer with experts: E sum_e f_e p_e of each layer by itself, "
            "f_e the share of first choices (moe.k 1, 2) or of all."),
@@ -48,6 +52,9 @@ static const ts_key rows[] = {
          "sample's, which is the same on every grid."),
     FLAG(moe.use_residual, "false", 0,
          "Residual MoE: the model's own MLP goes beside the experts, and a softmax of two logits weighs both."),
+    FLAG(moe.router_bias, "false", 0,
+         "Routers have a bias that is added to probabilities for the choice alone, which expert_parallel."
+         "load_balance_coeff lets follow the balance (DeepSpeed has none).  Not where experts are sampled."),
     LATER("moe.enable_expert_tensor_parallelism", BOOL, "false", "experts that are cut by tensor parallelism"),
     NONE("moe.use_tutel", BOOL, "false", "there is one way to move rows"),
 };

@@ -107,7 +107,8 @@ ts_origin ts_upcycle_origin(const ts_engine *e, const ts_checkpoint *c, const ts
                 is_in_module(p->name, f->residual_gate);
   bool silent = is_in_module(p->name, down);
   ts_free(down);
-  return (ts_origin){.saved = -1, .scale = silent ? 0 : 1, .seeded = of_all || is_in_module(p->name, f->router)};
+  bool routes = is_in_module(p->name, f->router) || ts_family_is_router_bias(p->name);
+  return (ts_origin){.saved = -1, .scale = silent ? 0 : 1, .seeded = of_all || routes};
 }
 
 bool ts_upcycle_copies(const ts_engine *e, const ts_checkpoint *c, const char *name) {

@@ -83,7 +83,8 @@ static const char *const causal_masks[] = {".attn.bias", ".attn.masked_bias", NU
 /* Modules of deepspeed.moe.layer.MoE in place of a block's MLP. */
 #define DEEPSPEED_EXPERTS                                                                          \
   .router = "mlp.deepspeed_moe.gate.wg", .experts = "mlp.deepspeed_moe.experts.deepspeed_experts", \
-  .residual = "mlp.mlp", .residual_gate = "mlp.coefficient"
+  .residual = "mlp.mlp", .residual_gate = "mlp.coefficient",                                       \
+  .router_bias = "mlp.deepspeed_moe.gate.e_score_correction_bias"
 
 static const ts_family gpt2_experts = {LIKE_GPT2, DEEPSPEED_EXPERTS, .expert_up = "c_fc", .expert_down = "c_proj"};
 

@@ -88,7 +88,8 @@ bool ts_family_has_class(const ts_family *f, const char *class_name) {
 bool ts_family_is_router_bias(const char *name) {
   bool is = false;
   for (const ts_family *const *f = ts_families; *f != NULL; ++f) {
-    is = is || ((*f)->router_bias != NULL && ts_ends_in(name, (*f)->router_bias));
+    const char *own = (*f)->router_bias, *layers = (*f)->with_experts != NULL ? (*f)->with_experts->router_bias : NULL;
+    is = is || (own != NULL && ts_ends_in(name, own)) || (layers != NULL && ts_ends_in(name, layers));
   }
   return is;
 }

@@ -5,6 +5,7 @@
 #include "engine/workings.h"
 #include "family/stack.h"
 #include "main/command.h"
+#include "main/plan_experts.h"
 #include "main/plan_layout.h"
 #include "main/plan_longest.h"
 #include "main/plan_stages.h"
@@ -246,6 +247,7 @@ static void print_all(const ts_program_options *options, bool json, const ts_arg
   ts_program *program = ts_plan_largest(options);
   print_plan(program, json, &text);
   ts_program_destroy(&program);
+  ts_plan_print_experts(options, json, &text);
   const char *schedule = ts_argument(arguments, "--schedule");
   ts_plan_print_stages(options, memory, json, schedule != NULL && schedule[0] == 0, &text);
   if (memory > 0) {

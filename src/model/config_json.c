@@ -122,7 +122,7 @@ static json_t *json_of(const ts_deck *deck, const char *key) {
 
 /* What makes DeepSpeed's layers other parameters: transformers does not read it, `model.from` does. */
 static json_t *moe_of(const ts_deck *deck) {
-  static const char *const keys[] = {"num_experts", "layers", "k", "use_residual"};
+  static const char *const keys[] = {"num_experts", "layers", "k", "use_residual", "router_bias"};
   json_t *moe = json_object();
   for (size_t i = 0; i < sizeof keys / sizeof *keys; ++i) {
     json_t *value = plain_value(deck, "moe", keys[i]);

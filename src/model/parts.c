@@ -72,8 +72,8 @@ ts_tid ts_model_stack(ts_model_builder *b, const char *name, const char *suffix,
   return parameter(b, name, suffix, shape);
 }
 
-ts_tid ts_model_router_bias(ts_model_builder *b) {
-  return parameter(b, b->family->router_bias, "", TS_SHAPE(b->model->num_experts));
+ts_tid ts_model_router_bias(ts_model_builder *b, int64_t experts) {
+  return parameter(b, b->family->router_bias, "", TS_SHAPE(experts));
 }
 
 /* ---- pieces ---- */

@@ -73,7 +73,7 @@ ts_tid ts_model_stack(ts_model_builder *b, const char *name, const char *suffix,
 bool ts_model_is_biased(const ts_model_builder *b, ts_bias_rule rule);
 
 /** The parameter that is added to a router's scores where experts are chosen. Not collective. */
-ts_tid ts_model_router_bias(ts_model_builder *b);
+ts_tid ts_model_router_bias(ts_model_builder *b, int64_t experts);
 
 /** Rows of \a table at \a ids. Not collective. */
 ts_tid ts_model_embedding(ts_model_builder *b, ts_tid table, ts_tid ids);

@@ -147,7 +147,8 @@ ts_routed ts_routing_choose(ts_model_builder *b, ts_tid x, int64_t experts) {
     ts_model_name name = ts_model_name_of(b, ts_model_inside(f->router, "fp32").text);
     logits = ts_build_cast(b->base.at, name.text, logits, TS_F32);
   }
-  ts_tid bias = f->router_bias != NULL ? ts_model_router_bias(b) : TS_NONE, noised = sampled(b, logits);
+  ts_tid bias = ts_deck_has_router_bias(b->deck) ? ts_model_router_bias(b, experts) : TS_NONE,
+         noised = sampled(b, logits);
   bool follows = bias != TS_NONE && trains(b) && b->deck->expert_parallel.load_balance_coeff > 0;
   const ts_tid in[] = {logits, bias, follows ? b->labels : TS_NONE, noised};
   int n_in = noised != TS_NONE ? 4 : follows ? 3 : bias != TS_NONE ? 2 : 1;

@@ -5,20 +5,32 @@
  * gradients of both messages are each other, so gradients of experts are sums over all tokens without more ado.  All
  * sizes are static: N tokens of each of R ranks with k choices are R N k rows, of which those of other ranks' experts
  * come last and are nowhere read.  Tensor and sequence parallelism are done: of their ranks each has tokens of its own
- * here, or all have the same. */
+ * here, or all have the same.
+ *
+ * With moe.token_chunks = c all this is done for N / c tokens after the other, on one rank too: c times fewer rows at a
+ * time, and messages of one chunk beside products of another. */
 #include "base/memory.h"
 #include "family/stack.h"
 #include "graph/rewrite.h"
 #include "ops/build.h"
+#include "ops/rules.h"
 #include "pass/pass.h"
 #include "pass/shard.h"
 
+/* Owned arrays are per tensor of the old graph. */
 typedef struct spreader {
   ts_rewrite rewrite;
   ts_shards *shards;
   int ranks, rank;
-  bool *first; /* owned; per tensor of the old graph: where rows of each expert begin, of experts that are spread */
-  ts_tid *all; /* owned; per tensor of the old graph: that of all ranks */
+  bool *first; /* where rows of each expert begin, of experts that are spread */
+  ts_tid *all; /* that of all ranks; in chunks of tokens: of the chunk */
+
+  int64_t chunks;  /* 1: tokens are not cut */
+  bool *inside;    /* made between a DISPATCH and its COMBINE */
+  ts_tid *cut;     /* the first chunk of what all tokens have; the others follow */
+  ts_nid *waiting; /* nodes from the last DISPATCH on, which are written once a chunk when its COMBINE is there */
+  int n_waiting;
+  int64_t chunk; /* that is written */
 } spreader;
 
 static bool is_stack(const ts_graph *g, ts_tid t) {
@@ -37,17 +49,27 @@ static void find_spread(spreader *s) {
 
 /* ---- messages ---- */
 
+/* The name of what is made of `of`, once a chunk. */
+static char *chunk_name(const spreader *s, const char *of, const char *what) {
+  return s->chunks > 1 ? ts_format("%s.tokens%lld%s", of, (long long) s->chunk, what) : ts_format("%s%s", of, what);
+}
+
+static ts_tid tokens_in_chunk(spreader *s, ts_site at, ts_tid t);
+
 /* What all ranks have, one after another in the first dimension. */
 static ts_tid gather(spreader *s, ts_site at, ts_tid t) {
   if (s->all[t] != TS_NONE) {
     return s->all[t];
   }
-  ts_tid x = ts_rewrite_tensor(&s->rewrite, t);
+  ts_tid x = s->chunks > 1 ? tokens_in_chunk(s, at, t) : ts_rewrite_tensor(&s->rewrite, t);
+  if (s->ranks == 1) {
+    return s->all[t] = x;
+  }
   ts_shape shape = at.graph->tensor[x].shape;
   int64_t each = ts_shape_count(&shape);
   shape.d[0] *= s->ranks;
   const char *of = s->rewrite.from->tensor[t].name;
-  char *name = ts_format("%s.of_all", of), *shaped = ts_format("%s.of_all.view", of);
+  char *name = chunk_name(s, of, ".of_all"), *shaped = chunk_name(s, of, ".of_all.view");
   ts_piece piece = {.input = 0, .cuts = ts_shards_equal_cuts(s->shards, s->ranks, each), .begin = 0, .end = each};
   ts_tid y = ts_build_all_gather(at, name, TS_AXES(TS_AXIS_EP), s->ranks, 1, &x, NULL, 1, &piece);
   s->all[t] = ts_build_view(at, shaped, y, 0, shape);
@@ -58,10 +80,13 @@ static ts_tid gather(spreader *s, ts_site at, ts_tid t) {
 
 /* This rank's part of the sum of what all have made. */
 static ts_tid bring_home(spreader *s, ts_site at, const char *of, ts_tid x) {
+  if (s->ranks == 1) {
+    return x;
+  }
   ts_shape shape = at.graph->tensor[x].shape;
   shape.d[0] /= s->ranks;
   int64_t each = ts_shape_count(&shape);
-  char *name = ts_format("%s.home", of), *shaped = ts_format("%s.home.view", of);
+  char *name = chunk_name(s, of, ".home"), *shaped = chunk_name(s, of, ".home.view");
   ts_piece piece = {.input = 0, .cuts = ts_shards_equal_cuts(s->shards, s->ranks, each), .begin = 0, .end = each};
   ts_tid y = ts_build_reduce_scatter(at, name, TS_AXES(TS_AXIS_EP), s->ranks, at.graph->tensor[x].dtype, 1, 1, &x, NULL,
                                      TS_NONE, 1, &piece);
@@ -69,6 +94,72 @@ static ts_tid bring_home(spreader *s, ts_site at, const char *of, ts_tid x) {
   ts_free(name);
   ts_free(shaped);
   return y;
+}
+
+/* ---- chunks of tokens ---- */
+
+static int64_t tokens_of(const ts_shape *shape) {
+  return ts_shape_count(shape) / ts_shape_last(shape);
+}
+
+/* Tokens before chunk i: chunks are as even as can be. */
+static int64_t tokens_before(const spreader *s, int64_t tokens, int64_t i) {
+  return tokens / s->chunks * i + (i < tokens % s->chunks ? i : tokens % s->chunks);
+}
+
+/* All tokens in one row, so that a chunk is a stretch of it. */
+static ts_tid in_a_row(ts_site at, const char *of, ts_tid t) {
+  char *name = ts_format("%s.in_a_row", of);
+  ts_tid row = ts_build_view(at, name, t, 0, TS_SHAPE(1, ts_shape_count(&at.graph->tensor[t].shape)));
+  ts_free(name);
+  return row;
+}
+
+static void cut_tokens(spreader *s, ts_site at, ts_tid t) {
+  const char *of = s->rewrite.from->tensor[t].name;
+  ts_tid x = ts_rewrite_tensor(&s->rewrite, t);
+  const ts_shape shape = at.graph->tensor[x].shape;
+  int64_t *size = ts_malloc((size_t) s->chunks * sizeof *size), tokens = tokens_of(&shape);
+  for (int64_t i = 0; i < s->chunks; ++i) {
+    size[i] = (tokens_before(s, tokens, i + 1) - tokens_before(s, tokens, i)) * ts_shape_last(&shape);
+  }
+  char *name = ts_format("%s.cut", of);
+  s->cut[t] = ts_build_split(at, name, in_a_row(at, of, x), 1, (int) s->chunks, size);
+  ts_free(name);
+  ts_free(size);
+}
+
+/* What the chunk's tokens have of t, [tokens][...]: whole numbers, which have no gradient, as a window. */
+static ts_tid tokens_in_chunk(spreader *s, ts_site at, ts_tid t) {
+  const ts_shape *all = &s->rewrite.from->tensor[t].shape;
+  int64_t last = ts_shape_last(all), first = tokens_before(s, tokens_of(all), s->chunk);
+  const ts_shape shape = TS_SHAPE(tokens_before(s, tokens_of(all), s->chunk + 1) - first, last);
+  char *name = chunk_name(s, s->rewrite.from->tensor[t].name, "");
+  ts_tid chunk;
+  if (s->rewrite.from->tensor[t].dtype == TS_I32) {
+    chunk = ts_build_view(at, name, ts_rewrite_tensor(&s->rewrite, t), first * last, shape);
+  } else {
+    if (s->cut[t] == TS_NONE) {
+      cut_tokens(s, at, t);
+    }
+    chunk = ts_build_view(at, name, s->cut[t] + (ts_tid) s->chunk, 0, shape);
+  }
+  ts_free(name);
+  return chunk;
+}
+
+/* All chunks' results, as old tensor t is. */
+static ts_tid join_chunks(ts_site at, const ts_tensor *t, int n, ts_tid *chunk) {
+  for (int i = 0; i < n; ++i) {
+    chunk[i] = in_a_row(at, at.graph->tensor[chunk[i]].name, chunk[i]);
+  }
+  char *name = ts_format("%s.joined", t->name);
+  ts_tid all = ts_build_concat(at, name, 1, n, chunk);
+  ts_free(name);
+  name = ts_format("%s.joined.view", t->name);
+  all = ts_build_view(at, name, all, 0, t->shape);
+  ts_free(name);
+  return all;
 }
 
 /* ---- nodes ---- */
@@ -104,6 +195,8 @@ static void write_spread(spreader *s, ts_nid n) {
   for (int i = 0; i < old->n_in; ++i) {
     in[i] = read_input(s, at, old, i);
   }
+  char *name = chunk_name(s, old->name, "");
+  node.name = name;
   node.in = in;
   if (old->op == TS_OP_DISPATCH) {
     ts_interval own = ts_experts_of(old->attr.experts.n, s->ranks, s->rank);
@@ -111,32 +204,110 @@ static void write_spread(spreader *s, ts_nid n) {
     node.attr.experts.first = (int) own.begin;
   }
   ts_rewrite_add(&s->rewrite, n, &node);
+  ts_free(name);
   if (old->op == TS_OP_COMBINE) {
     ts_tid *y = &s->rewrite.map[old->out[0]];
     *y = bring_home(s, at, old->name, *y);
   }
 }
 
-static void write_any(spreader *s, ts_nid n) {
+static bool dispatches(const spreader *s, const ts_node *node) {
   enum { FIRST_OUT = 2 };
+  return node->op == TS_OP_DISPATCH && s->first[node->out[FIRST_OUT]];
+}
+
+static void use_stack(spreader *s, const ts_node *old) {
+  bool grouped = old->op == TS_OP_GROUPED || old->op == TS_OP_GROUPED_BIAS;
+  if (grouped && s->first[old->in[FIRST_OF_GROUPED]] && s->ranks > 1) {
+    cut_stack(s, old->in[STACK]);
+  }
+}
+
+static void write_any(spreader *s, ts_nid n) {
   const ts_node *old = &s->rewrite.from->node[n];
-  bool dispatches = old->op == TS_OP_DISPATCH && s->first[old->out[FIRST_OUT]];
-  if (dispatches || moves_rows(s, old)) {
+  if (dispatches(s, old) || moves_rows(s, old)) {
     write_spread(s, n);
     return;
   }
-  if ((old->op == TS_OP_GROUPED || old->op == TS_OP_GROUPED_BIAS) && s->first[old->in[FIRST_OF_GROUPED]]) {
-    cut_stack(s, old->in[STACK]);
-  }
+  use_stack(s, old);
   ts_rewrite_copy(&s->rewrite, n);
+}
+
+/* ---- nodes of a chunk ---- */
+
+static void write_for_chunk(spreader *s, ts_nid n) {
+  const ts_node *old = &s->rewrite.from->node[n];
+  if (dispatches(s, old) || moves_rows(s, old)) {
+    write_spread(s, n);
+    return;
+  }
+  ts_node node = ts_rewrite_node(&s->rewrite, n);
+  char *name = chunk_name(s, old->name, "");
+  node.name = name;
+  ts_rewrite_add(&s->rewrite, n, &node);
+  ts_free(name);
+}
+
+/* From a DISPATCH to the COMBINE that waits last, a chunk after the other. */
+static void write_chunks(spreader *s, ts_nid combine) {
+  const ts_node *old = &s->rewrite.from->node[combine];
+  ts_site at = {s->rewrite.to, old->segment, old->unit};
+  const ts_tensor *whole = &s->rewrite.from->tensor[old->out[0]];
+  int64_t wanted = s->chunks, tokens = tokens_of(&whole->shape);
+  s->chunks = wanted < tokens ? wanted : tokens;
+  ts_tid *made = ts_malloc((size_t) s->chunks * sizeof *made);
+  for (s->chunk = 0; s->chunk < s->chunks; ++s->chunk) {
+    for (int i = 0; i < s->rewrite.from->n_tensors; ++i) {
+      s->all[i] = TS_NONE;
+    }
+    for (int i = 0; i < s->n_waiting; ++i) {
+      write_for_chunk(s, s->waiting[i]);
+    }
+    made[s->chunk] = s->rewrite.map[old->out[0]];
+  }
+  s->rewrite.map[old->out[0]] = join_chunks(at, whole, (int) s->chunks, made);
+  s->n_waiting = 0;
+  s->chunks = wanted;
+  ts_free(made);
+}
+
+static bool waits_for_combine(const spreader *s, const ts_node *node) {
+  bool inside = dispatches(s, node);
+  for (int i = 0; i < node->n_in && !inside; ++i) {
+    inside = node->in[i] != TS_NONE && s->inside[node->in[i]];
+  }
+  return inside;
+}
+
+static void write_or_wait(spreader *s, ts_nid n) {
+  const ts_node *old = &s->rewrite.from->node[n];
+  if (!waits_for_combine(s, old)) {
+    write_any(s, n);
+    return;
+  }
+  use_stack(s, old);
+  for (int i = 0; i < old->n_in; ++i) { /* parameters stay in their order */
+    if (old->in[i] != TS_NONE && s->rewrite.from->tensor[old->in[i]].role == TS_ROLE_PARAM) {
+      ts_rewrite_tensor(&s->rewrite, old->in[i]);
+    }
+  }
+  s->waiting[s->n_waiting++] = n;
+  bool ends = old->op == TS_OP_COMBINE;
+  for (int i = 0; i < old->n_out && !ends; ++i) {
+    s->inside[old->out[i]] = true;
+  }
+  if (ends) {
+    write_chunks(s, n);
+  }
 }
 
 void ts_pass_experts(ts_graph **graph, ts_pass_context *context) {
   const ts_mesh *mesh = context->mesh;
-  if (mesh->size[TS_AXIS_EP] == 1) {
+  int64_t chunks = context->deck->moe.token_chunks;
+  if (mesh->size[TS_AXIS_EP] == 1 && chunks == 1) {
     return;
   }
-  if (context->shards == NULL) {
+  if (context->shards == NULL && mesh->size[TS_AXIS_EP] > 1) {
     context->shards = ts_calloc(1, sizeof *context->shards);
     context->shards->ranks = mesh->size[TS_AXIS_TP];
   }
@@ -145,13 +316,21 @@ void ts_pass_experts(ts_graph **graph, ts_pass_context *context) {
                 .ranks = mesh->size[TS_AXIS_EP],
                 .rank = mesh->coord[TS_AXIS_EP],
                 .first = ts_calloc((size_t) (*graph)->n_tensors + 1, sizeof *s.first),
-                .all = ts_ids_none((*graph)->n_tensors)};
+                .all = ts_ids_none((*graph)->n_tensors),
+                .chunks = chunks,
+                .inside = ts_calloc((size_t) (*graph)->n_tensors + 1, sizeof *s.inside),
+                .cut = ts_ids_none((*graph)->n_tensors),
+                .waiting = ts_malloc(((size_t) (*graph)->n_nodes + 1) * sizeof *s.waiting)};
   find_spread(&s);
   for (ts_nid n = 0; n < (*graph)->n_nodes; ++n) {
-    write_any(&s, n);
+    (chunks > 1 ? write_or_wait : write_any)(&s, n);
   }
+  TS_CHECK(s.n_waiting == 0, "%s dispatches tokens that nobody combines", (*graph)->node[s.waiting[0]].name);
   ts_rewrite_marks(&s.rewrite);
   ts_free(s.first);
   ts_free(s.all);
+  ts_free(s.inside);
+  ts_free(s.cut);
+  ts_free(s.waiting);
   ts_rewrite_end(&s.rewrite, graph);
 }

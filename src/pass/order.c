@@ -198,7 +198,7 @@ ts_nid *ts_order_late_weights(const ts_graph *g, unsigned axes) {
   return has_messages(g, axes) ? find_late_order(g, axes) : NULL;
 }
 
-/* ---- exchanges travel under attention ---- */
+/* ---- exchanges travel under attention, tokens under products of experts ---- */
 
 static bool is_attention(const ts_node *node) {
   return node->op == TS_OP_ATTENTION || node->op == TS_OP_ATTENTION_DX;
@@ -212,7 +212,7 @@ typedef struct early {
   ts_nid *reader; /* per node: of an exchange to heads the first attention that reads it, else TS_NONE */
   ts_nid *wanted; /* an exchange and what it needs that is not issued */
   int n_wanted;
-  ts_nid *asked; /* per node: the attention ahead of which it was wanted last */
+  ts_nid *asked; /* per node: the message that it was wanted for last */
 } early;
 
 static ts_nid *find_attention_of(const ts_graph *g) {
@@ -251,17 +251,17 @@ static ts_nid next_message(const early *e, ts_nid n) {
   return TS_NONE;
 }
 
-/* Put m and what it needs on the list.  \return false: node n is among it, or another message, or what is done in
- * place. */
-static bool want(early *e, ts_nid m, ts_nid n) {
+/* Put m and what it needs for `message` on the list.  \return false: node n is among it, or another message, or what is
+ * done in place. */
+static bool want(early *e, ts_nid m, ts_nid message, ts_nid n) {
   const ts_node *node = &e->graph->node[m];
-  bool may = m != n && (e->n_wanted == 0 || !ts_node_is_collective(node)) && ts_op_get(node->op)->n_inplace == 0 &&
+  bool may = m != n && (m == message || !ts_node_is_collective(node)) && ts_op_get(node->op)->n_inplace == 0 &&
              node->prior == NULL && node->beta == TS_NONE;
   e->wanted[e->n_wanted++] = m;
-  e->asked[m] = n;
+  e->asked[m] = message;
   for (int i = 0; i < node->n_in && may; ++i) {
     ts_nid producer = node->in[i] == TS_NONE ? TS_NONE : e->graph->tensor[node->in[i]].producer;
-    may = producer == TS_NONE || e->issued[producer] || e->asked[producer] == n || want(e, producer, n);
+    may = producer == TS_NONE || e->issued[producer] || e->asked[producer] == message || want(e, producer, message, n);
   }
   return may;
 }
@@ -270,17 +270,31 @@ static int by_number(const void *a, const void *b) {
   return (*(const ts_nid *) a > *(const ts_nid *) b) - (*(const ts_nid *) a < *(const ts_nid *) b);
 }
 
-/* The exchange behind attention n, ahead of it with all that it needs, in the order that these have. */
-static void issue_exchange(early *e, ts_nid n) {
-  ts_nid exchange = next_message(e, n);
+/* A message with all that it needs, in the order that these have, unless node n is among it. */
+static void issue_message(early *e, ts_nid message, ts_nid n) {
   e->n_wanted = 0;
-  if (exchange == TS_NONE || !want(e, exchange, n)) {
+  if (!want(e, message, message, n)) {
     return;
   }
   qsort(e->wanted, (size_t) e->n_wanted, sizeof *e->wanted, by_number);
   for (int i = 0; i < e->n_wanted; ++i) {
     e->order[e->n++] = e->wanted[i];
     e->issued[e->wanted[i]] = true;
+  }
+}
+
+/* What waits for rows of experts: behind node n those of the same unit and phase up to the next rows that are taken. */
+static void issue_tokens(early *e, ts_nid n) {
+  const ts_graph *g = e->graph;
+  const ts_node *node = &g->node[n];
+  int phase = ts_segment_phase(node->segment);
+  for (ts_nid m = n + 1; m < g->n_nodes && g->node[m].unit == node->unit && g->node[m].op != TS_OP_TAKE_ROWS &&
+                         ts_segment_phase(g->node[m].segment) == phase;
+       ++m) {
+    bool tokens = g->node[m].op == TS_OP_ALL_GATHER && g->node[m].attr.comm.axes == TS_AXES(TS_AXIS_EP);
+    if (tokens && !e->issued[m]) {
+      issue_message(e, m, TS_NONE);
+    }
   }
 }
 
@@ -293,12 +307,16 @@ ts_nid *ts_order_exchanges(const ts_graph *g) {
              .wanted = ts_malloc(entries * sizeof *e.wanted),
              .asked = ts_ids_none(g->n_nodes)};
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
-    if (is_attention(&g->node[n])) {
-      issue_exchange(&e, n);
+    ts_nid message = is_attention(&g->node[n]) ? next_message(&e, n) : TS_NONE;
+    if (message != TS_NONE) {
+      issue_message(&e, message, n);
     }
     if (!e.issued[n]) {
       e.order[e.n++] = n;
       e.issued[n] = true;
+    }
+    if (g->node[n].op == TS_OP_TAKE_ROWS) {
+      issue_tokens(&e, n);
     }
   }
   ts_free(e.issued);

@@ -14,7 +14,8 @@
 ts_nid *ts_order_late_weights(const ts_graph *graph, unsigned axes);
 
 /** Where attention is done by groups of heads, what one group's exchange needs and the exchange itself come before the
- * attention of the group before it. Not collective.
+ * attention of the group before it; where tokens go to experts in chunks, those of one chunk come behind the rows of
+ * the chunk before it, ahead of its products. Not collective.
  * \return node numbers in their new order, owned by the caller. */
 ts_nid *ts_order_exchanges(const ts_graph *graph);
 

@@ -155,18 +155,28 @@ static bool dispatches_again(const ts_pass_context *context) {
   return strcmp(save, "nothing") == 0 || (strcmp(save, "auto") == 0 && spread);
 }
 
-/* Tokens of all ranks along ep, as they lie or in another shape. */
-static bool gathers_tokens(const ts_graph *g, const ts_node *node) {
-  const ts_node *from = node != NULL && node->op == TS_OP_VIEW ? ts_graph_producer(g, node->in[0]) : node;
-  return from != NULL && from->op == TS_OP_ALL_GATHER && from->attr.comm.axes == TS_AXES(TS_AXIS_EP);
+/* Is it cut into chunks of tokens for experts? */
+static bool cuts_tokens(const ts_graph *g, const ts_node *node) {
+  const ts_node *producer = node->op == TS_OP_SPLIT ? ts_graph_producer(g, node->in[0]) : NULL;
+  return producer != NULL && producer->op == TS_OP_VIEW && g->tensor[node->in[0]].shape.n == 2 &&
+         g->tensor[node->in[0]].shape.d[0] == 1;
+}
+
+/* Chunks of tokens, or those of all ranks along ep, as they lie or in another shape. */
+static bool moves_tokens(const ts_graph *g, const ts_node *node) {
+  const ts_node *from = node->op == TS_OP_VIEW ? ts_graph_producer(g, node->in[0]) : node;
+  return from != NULL &&
+         ((from->op == TS_OP_ALL_GATHER && from->attr.comm.axes == TS_AXES(TS_AXIS_EP)) || cuts_tokens(g, from));
 }
 
 /* What has as many rows as there could be, and the tokens that these are of. */
 static void choose_rows(recompute *r) {
   for (ts_nid n = 0; n < r->from->n_nodes && is_forward(&r->from->node[n]); ++n) {
     const ts_node *node = &r->from->node[n];
-    if (ts_node_extent(node) >= 0 || gathers_tokens(r->from, node)) {
-      r->policy[node->out[0]] = RECOMPUTE;
+    if (ts_node_extent(node) >= 0 || moves_tokens(r->from, node)) {
+      for (int i = 0; i < node->n_out; ++i) {
+        r->policy[node->out[i]] = RECOMPUTE;
+      }
     }
   }
 }

@@ -109,8 +109,7 @@ static void report_experts(ts_training *r) {
                                               r->deck->gradient_accumulation_steps, r->at.step, r->metrics);
   ts_watch_experts(r->watch, &dead);
   if (dead.more) {
-    const ts_family *family = ts_deck_family(r->deck);
-    bool biased = family != NULL && family->router_bias != NULL;
+    bool biased = ts_deck_has_router_bias(r->deck);
     ts_log(TS_LOG_WARNING,
            "step %lld: %lld expert%s got no token for %d steps, expert %lld of layer %lld the first of them (moe.csv: "
            "idle); %s",
