@@ -19,7 +19,7 @@ static const struct dispatched {
     {{2, {2, 3}}, 2, 2056, 5, true, false}, {{2, {0, 4}}, 2, 8, 3, true, false},
     {{1, {240}}, 1, 20, 3, true, false},    {{1, {60}}, 1, 1030, 2, false, false},
     {{1, {60}}, 1, 20, 2, false, false},    {{1, {1100}}, 1, 17, 2, false, true},
-    {{1, {170}}, 1, 328, 3, true, false},   {{1, {1300}}, 2, 328, 12, false, false},
+    {{1, {170}}, 1, 328, 3, true, false},   {{1, {420}}, 1, 136, 5, false, false},
 };
 #ifdef STAND_IN
 enum { DISPATCHES = 8 };
