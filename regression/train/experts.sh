@@ -346,17 +346,17 @@ test_biased_layers() {
   train 2x2 biased2 gpt2_top1 $biased --set model.from= $tiny --set zero_optimization.stage=2 --set moe.token_chunks=2
   ok "on ep 2" "$tessera" compare biased biased2 --tolerance $other_grid
   ok "to the same biases" same_loads biased biased2
-  train 1x1 still gpt2_top1 --set moe.router_bias=true --set model.from= $tiny --set run.steps=1
-  train 1x1 none gpt2_top1 --set model.from= $tiny --set run.steps=1
-  ok "a bias of nothing chooses as none" same_loss still none 0
+  train 1x1 at_zero gpt2_top1 --set moe.router_bias=true --set model.from= $tiny --set run.steps=1
+  train 1x1 unbiased gpt2_top1 --set model.from= $tiny --set run.steps=1
+  ok "a bias of nothing chooses as none" same_loss at_zero unbiased 0
   run "$tessera" zero_to_fp32 biased biased.hf --safe_serialization
   ok "they are exported" grep -q '"router_bias": true' biased.hf/config.json
   train 1x1 back gpt2_top1 --set model.from=biased.hf --set moe.router_bias=true --set run.steps=1 --set optimizer.params.lr=0
   run "$tessera" zero_to_fp32 back back.hf --safe_serialization
   ok "and read back" same_tensors biased.hf/model.safetensors back.hf/model.safetensors F32
-  train 1x1 two gpt2_top2 --set moe.router_bias=true --set moe.top2_2nd_expert_sampling=true
+  train 1x1 refused gpt2_top2 --set moe.router_bias=true --set moe.top2_2nd_expert_sampling=true
   ok "not where experts are sampled" said 2 'moe.router_bias: true: experts are sampled .moe.top2_2nd_expert_sampling.; accepted: with false'
-  train 1x1 two gpt2_top2 --set expert_parallel.load_balance_coeff=0.1
+  train 1x1 refused gpt2_top2 --set expert_parallel.load_balance_coeff=0.1
   ok "a rate wants a bias" said 2 'load_balance_coeff: 0.1: routers of DeepSpeed.s layers in a gpt2 have a bias with moe.router_bias = true'
 }
 
