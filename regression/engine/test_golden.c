@@ -543,19 +543,21 @@ static void test_documents(const grid *on, stages of) {
   }
 }
 
-/* On the stand-in every other golden takes turns: of those that replicas can share a third each is for replicas, tp and
+/* On the stand-in every third golden takes turns: of those that replicas can share a third each is for replicas, tp and
  * sp, of the others a half each for sp and tp; TEST_GOLDEN_ALL is for all.  turn counts both kinds. */
 static bool is_in_turn(const grid *on, const golden *g, int turn[2]) {
   int kind = on->tp > 1 ? 1 : on->sp > 1 ? 2 : 0;
   bool shared = g->micro_batch % ts_world_size(on->world) == 0;
   int number = shared ? turn[0]++ : turn[1]++, mine = shared ? number % 3 : 2 - number % 2;
-  bool some = (shared ? number / 3 : number / 2) % 2 == 0;
+  bool some = (shared ? number / 3 : number / 2) % 3 == 0;
   return !is_stand_in || wants_all() || (mine == kind && some);
 }
 
-/* On three and four ranks families take turns on grids. */
+/* On three and four ranks families take turns on grids: half of them where ranks have all in common but samples, the
+ * others along tp or sp. */
 static bool takes_turn(const grid *on, size_t place) {
-  return ts_world_size(on->world) < 3 || is_stand_in || wants_all() || (place + (size_t) (on->tp + on->sp)) % 2 == 0;
+  return ts_world_size(on->world) < 3 || is_stand_in || wants_all() ||
+         (place + (on->tp > 1 ? 1 : 0) + (on->sp > 1 ? 1 : 0)) % 2 == 0;
 }
 
 static void test_grid(const grid *on) {
@@ -584,11 +586,11 @@ static void test_grid(const grid *on) {
 static void test_experts(const grid *on) {
   for (size_t c = 0; c < sizeof families / sizeof families[0]; ++c) {
     for (int ep = 2; ep <= on->dp && is_mixture(&families[c]) && tap_wanted(families[c].name); ++ep) {
-      if (is_for(&families[c], c, true) && takes_turn(on, c + (size_t) ep) && on->dp % ep == 0 &&
+      if (is_for(&families[c], c, true) && (on->dp == 3 || takes_turn(on, c + (size_t) ep / 2)) && on->dp % ep == 0 &&
           families[c].micro_batch % on->dp == 0) {
         grid spread = *on;
         spread.ep = ep;
-        spread.chunks = 1 + (int) (c + (size_t) ep) % 3;
+        spread.chunks = 1 + (int) (c / 2 + (size_t) ep) % 3;
         const stages all = {0, 3}, one = stages_of(on, c + (size_t) ep, true);
         const stages of = wants_all() ? all : one;
         for (int64_t stage = of.first; stage <= of.last; ++stage) {
@@ -633,7 +635,7 @@ static void test_layers(const grid *on) {
     close_trial(&t);
     if (ts_world_size(on->world) == 1) {
       test_over_micro_batch(on, &layers[c]);
-      t = open_trial(on, &layers[c], stage, true);
+      t = open_trial(&spread, &layers[c], stage, true);
       test_bf16(&t, bf16_tolerance_of_mixtures);
       close_trial(&t);
     }

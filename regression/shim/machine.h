@@ -193,8 +193,8 @@ template <int N> static inline void ts_copy_wait(void) {
   shim_copy_wait(N);
 }
 
-/** Products by warp groups: done only when they are waited for, of what is in shared memory then.  Operands begin at
- * the addresses left and right and lie along k or not. */
+/** Products by warp groups: done at once or when they are waited for, as is drawn, of what is in shared memory then.
+ * Operands begin at the addresses left and right and lie along k or not. */
 void shim_wgmma(float *d, const void *left, const void *right, bool left_along, bool right_along, bool half);
 void shim_wgmma_commit(void);
 void shim_wgmma_wait(int groups);

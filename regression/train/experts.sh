@@ -160,8 +160,9 @@ test_upcycled_layers() {
   ok "the weight of one, to how far scores are from equal" same_loss dense.g1 one.g 2e-2
   grown beside --set moe.num_experts=3 --set moe.k=2 --set moe.use_residual=true
   ok "the MLP beside them is that of the dense model" same_loss dense.g1 beside 1e-6
-  grown even --set moe.num_experts=3 --set moe.k=2 --set moe.top2_2nd_expert_sampling=false --set moe.router_bias=true
-  ok "and biases of routers begin at 0" same_loss dense.g1 even 1e-6
+  grown even --set moe.num_experts=3 --set moe.k=2 --set moe.top2_2nd_expert_sampling=false --set moe.router_bias=true \
+    --set expert_parallel.load_balance_coeff=0.5 --set run.steps=2
+  ok "and biases of routers begin at 0" awk -F, '$1 == 1 { first = $10 } $1 == 2 { second = $10 } END { exit first != 0 || second != 0.5 }' even/moe.csv
 }
 
 test_said() {
@@ -269,7 +270,7 @@ same_routing() {
   [ -n "$(grep '^1,' "$1/moe.csv")" ] && [ "$(grep '^1,' "$1/moe.csv" | cut -d, -f1-7)" = "$(grep '^1,' "$2/moe.csv" | cut -d, -f1-7)" ]
 }
 fewer_rows() {
-  awk 'NF == 7 && $1 ~ /^[1248]$/ { ++n; room = $1 == 1 ? $2 : room; bad = bad || $2 * $1 != room || $2 != 2 * $3 }
+  awk 'NF == 7 && $1 ~ /^[1248]$/ { ++n; room = $1 == 1 ? $2 : room; bad = bad || $2 * $1 != room || $3 != int(($2 * 3 + 4) / 5) }
        END { exit n != 4 || bad }' "$scratch/out"
 }
 
@@ -294,7 +295,7 @@ test_chunks() {
   ok "no more than there are tokens" same_loss chunks.most chunks.1 1e-6
   run "$tessera" plan "$golden/mixtral.cfg" --ranks 2 --set expert_parallel.autoep_size=2 --set "model.from=$golden/mixtral" \
     --set train_micro_batch_size_per_gpu=8 --set train_batch_size=16
-  ok "the plan: as many times fewer rows, half of which come to each of two ranks" fewer_rows
+  ok "the plan: as many times fewer rows, of which three experts of five get theirs" fewer_rows
   run "$tessera" graph "$golden/mixtral.cfg" --ranks 2 --set expert_parallel.autoep_size=2 --set "model.from=$golden/mixtral" \
     --set moe.token_chunks=2 --set train_micro_batch_size_per_gpu=8 --set train_batch_size=16 --set zero_optimization.overlap_comm=true
   ok "a chunk's tokens travel under the products of the one before" ahead
@@ -354,6 +355,10 @@ test_biased_layers() {
   train 1x1 back gpt2_top1 --set model.from=biased.hf --set moe.router_bias=true --set run.steps=1 --set optimizer.params.lr=0
   run "$tessera" zero_to_fp32 back back.hf --safe_serialization
   ok "and read back" same_tensors biased.hf/model.safetensors back.hf/model.safetensors F32
+  train 1x1 two.b gpt2_top1 --set moe.router_bias=true --set moe.k=2 --set model.from= $tiny --set run.steps=1
+  run "$tessera" zero_to_fp32 two.b two.hf --safe_serialization
+  run "$tessera" generate two.hf --prompt " 1 2 3" --tokens 4
+  ok "also from what config.json alone says" gave 0
   train 1x1 refused gpt2_top2 --set moe.router_bias=true --set moe.top2_2nd_expert_sampling=true
   ok "not where experts are sampled" said 2 'moe.router_bias: true: experts are sampled .moe.top2_2nd_expert_sampling.; accepted: with false'
   train 1x1 refused gpt2_top2 --set expert_parallel.load_balance_coeff=0.1

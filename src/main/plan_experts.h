@@ -7,10 +7,10 @@
 #include "base/text.h"
 #include "run/program.h"
 
-/** A table for 1, 2, 4 and 8 moe.token_chunks and both moe.save: rows of experts in a layer that the rank of \a options
- * has room for and those that come when all experts are chosen as often, and the bytes of activations.  Nothing for a
- * model without experts. Not collective.
- * \param [in] options  Their deck is another one while this runs, and the same again afterwards. */
+/** A table for 1, 2, 4 and 8 moe.token_chunks and both moe.save: rows of experts in a layer that a rank has room for,
+ * those that come when all experts are chosen as often and none is dropped, and the bytes of activations; each of the
+ * rank that has most.  Nothing for a model without experts. Not collective.
+ * \param [in] options  Of the program of mesh rank 0. */
 void ts_plan_print_experts(const ts_program_options *options, bool json, ts_text *to);
 
 #endif

@@ -120,11 +120,13 @@ static json_t *json_of(const ts_deck *deck, const char *key) {
                                            : plain_value(deck, "model", key);
 }
 
-/* What makes DeepSpeed's layers other parameters: transformers does not read it, `model.from` does. */
+/* What makes DeepSpeed's layers other parameters: transformers does not read it, `model.from` does.  Behind these, what
+ * a bias excludes. */
 static json_t *moe_of(const ts_deck *deck) {
-  static const char *const keys[] = {"num_experts", "layers", "k", "use_residual", "router_bias"};
+  static const char *const keys[] = {"num_experts",  "layers",      "k",
+                                     "use_residual", "router_bias", "top2_2nd_expert_sampling"};
   json_t *moe = json_object();
-  for (size_t i = 0; i < sizeof keys / sizeof *keys; ++i) {
+  for (size_t i = 0; i < sizeof keys / sizeof *keys - !deck->moe.router_bias; ++i) {
     json_t *value = plain_value(deck, "moe", keys[i]);
     if (json_is_null(value)) {
       json_decref(value);

@@ -254,7 +254,7 @@ static void write_chunks(spreader *s, ts_nid combine) {
   ts_site at = {s->rewrite.to, old->segment, old->unit};
   const ts_tensor *whole = &s->rewrite.from->tensor[old->out[0]];
   int64_t wanted = s->chunks, tokens = tokens_of(&whole->shape);
-  s->chunks = wanted < tokens ? wanted : tokens;
+  s->chunks = wanted < tokens ? wanted : tokens > 1 ? tokens : 1;
   ts_tid *made = ts_malloc((size_t) s->chunks * sizeof *made);
   for (s->chunk = 0; s->chunk < s->chunks; ++s->chunk) {
     for (int i = 0; i < s->rewrite.from->n_tensors; ++i) {

@@ -15,9 +15,12 @@ static bool is_state_cast(const ts_graph *g, ts_tid t) {
   return g->tensor[from != NULL && from->op == TS_OP_CAST ? from->in[0] : t].role == TS_ROLE_STATE;
 }
 
-/* A gather of state alone may be issued at any time; but one among ranks that share products: they have more or less to
- * gather ahead than others, and have to keep one order. */
-static bool is_free_gather(const ts_graph *g, const ts_node *node) {
+/* A gather of state alone may be issued at any time; but one among ranks that share products, or that lack some of the
+ * axes `all`: they have more or less to gather ahead than others, and have to keep one order. */
+static bool is_free_gather(const ts_graph *g, const ts_node *node, unsigned all) {
+  if (ts_node_is_collective(node) && (node->attr.comm.axes & all) != all) {
+    return false;
+  }
   if (ts_node_is_collective(node) && (node->attr.comm.axes & (TS_AXES(TS_AXIS_TP) | TS_AXES_SHARERS)) != 0) {
     return false;
   }
@@ -57,6 +60,7 @@ typedef struct prefetch {
   bool *issued; /* per node */
   ts_nid next;  /* candidates are found from here on */
   int64_t ahead;
+  unsigned all; /* axes */
 } prefetch;
 
 /* A gather, behind the casts it needs. */
@@ -81,7 +85,7 @@ static void issue_ahead(prefetch *p, ts_nid i, ts_nid last, ts_nid exchange, int
        p->next < exchange && ts_segment_phase(g->node[p->next].segment) == phase &&
        ts_node_chunk(g, &g->node[p->next]) == chunk;
        ++p->next) {
-    if (is_free_gather(g, &g->node[p->next])) {
+    if (is_free_gather(g, &g->node[p->next], p->all)) {
       int64_t elements = gathered_elements(g, &g->node[p->next]);
       if (p->ahead + elements > budget || p->ahead + elements + gathered_elements(g, &g->node[last]) > most) {
         break;
@@ -92,14 +96,15 @@ static void issue_ahead(prefetch *p, ts_nid i, ts_nid last, ts_nid exchange, int
   }
 }
 
-ts_nid *ts_order_prefetch(const ts_graph *g, int64_t budget, int64_t most) {
+ts_nid *ts_order_prefetch(const ts_graph *g, int64_t budget, int64_t most, unsigned all) {
   prefetch p = {.graph = g,
+                .all = all,
                 .order = ts_malloc(((size_t) g->n_nodes + 1) * sizeof *p.order),
                 .issued = ts_calloc((size_t) g->n_nodes + 1, sizeof *p.issued)};
   ts_nid *exchange = find_next_exchange(g), last = TS_NONE;
   for (ts_nid i = 0; i < g->n_nodes; ++i) {
     const ts_node *node = &g->node[i];
-    bool gathers = is_free_gather(g, node);
+    bool gathers = is_free_gather(g, node, all);
     if (!p.issued[i]) {
       p.order[p.n++] = i;
       p.issued[i] = true;

@@ -23,7 +23,8 @@ ts_nid *ts_order_exchanges(const ts_graph *graph);
  * wait behind parameters. Not collective.
  * \param [in] budget  Most elements gathered ahead.
  * \param [in] most    Most elements gathered in all.
+ * \param [in] all     Axes whose ranks have gathers of other sizes: those of a group without them stay where they are.
  * \return node numbers in their new order, owned by the caller. */
-ts_nid *ts_order_prefetch(const ts_graph *graph, int64_t budget, int64_t most);
+ts_nid *ts_order_prefetch(const ts_graph *graph, int64_t budget, int64_t most, unsigned all);
 
 #endif

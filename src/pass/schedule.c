@@ -139,6 +139,18 @@ static void place_node(scheduler *s, ts_nid n, const ts_pass_context *context) {
   emit_instruction(s, node->op == TS_OP_SEND ? TS_ISSUE : node->op == TS_OP_RECEIVE ? TS_WAIT : TS_RUN, n);
 }
 
+/* Axes whose ranks have more or less to gather than others: ep, where experts do not go evenly. */
+static unsigned uneven_axes(const ts_pass_context *context) {
+  unsigned axes = 0;
+  int ranks = context->mesh->size[TS_AXIS_EP];
+  for (int i = 0; context->shards != NULL && i < context->shards->n; ++i) {
+    const ts_shard *shard = &context->shards->shard[i];
+    bool experts = shard->how == TS_HELD_EXPERTS || shard->how == TS_HELD_EXPERTS_PARTIAL;
+    axes |= experts && shard->shape.d[0] % ranks != 0 ? TS_AXES(TS_AXIS_EP) : 0;
+  }
+  return axes;
+}
+
 void ts_pass_schedule(ts_graph **graph, ts_pass_context *context) {
   const ts_deck_zero *zero = &context->deck->zero_optimization;
   bool device = context->target.backend->device != NULL;
@@ -149,7 +161,7 @@ void ts_pass_schedule(ts_graph **graph, ts_pass_context *context) {
     reorder(graph, ts_order_exchanges(*graph));
   }
   reorder(graph, ts_order_prefetch(*graph, zero->overlap_comm ? zero->stage3_prefetch_bucket_size : 0,
-                                   zero->stage3_max_live_parameters));
+                                   zero->stage3_max_live_parameters, uneven_axes(context)));
   const ts_graph *g = *graph;
   ts_place *place = ts_storage_find(g);
   scheduler s = {.graph = g,
