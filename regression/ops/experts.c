@@ -20,7 +20,7 @@ static const struct dispatched {
     {{1, {240}}, 1, 20, 3, true, false},    {{1, {60}}, 1, 1030, 2, false, false},
     {{1, {60}}, 1, 20, 2, false, false},    {{1, {1100}}, 1, 17, 2, false, true},
     {{1, {170}}, 1, 328, 3, true, false},   {{1, {420}}, 1, 136, 5, false, false},
-    {{1, {64}}, 1, 136, 30, false, false}, /* more tiles than a GPU has multiprocessors */
+    {{1, {64}}, 1, 40, 30, false, false}, /* more tiles than a GPU has multiprocessors */
 };
 #ifdef STAND_IN
 enum { DISPATCHES = 8 };
