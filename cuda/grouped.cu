@@ -1,9 +1,11 @@
 /* Products of each expert's rows with its matrix, and the gradients of these matrices.  How many rows an expert has
  * only the device knows: of as many blocks as there can be tiles each finds its own, or nothing to do.  A sum goes over
- * all of k in order in one block, so a row's bits do not depend on other rows. Tensor cores where rows of 16-bit
- * elements are whole vectors of 16 bytes: by warp groups (grouped_wgmma.cu) where the machine has them and a result is
- * wide enough, else by mma.m16n8k16 with four stages of copies ahead.  Else, and for fp32, a plain kernel.  2 M C F
- * flops; x once for each 128 or 256 columns of the result, w once for each 128 rows of an expert. */
+ * all of k in order in one block, so a row's bits do not depend on other rows.
+ *
+ * Tensor cores where rows of 16-bit elements are whole vectors of 16 bytes: by warp groups (grouped_wgmma.cu) where the
+ * machine has them and a result is wide enough, else by mma.m16n8k16 with four stages of copies ahead.  Else, and for
+ * fp32, a plain kernel.  2 M C F flops; x once for each 128 or 256 columns of the result, w once for each 128 rows of
+ * an expert. */
 #include "cuda/grouped.cuh"
 
 /* A block's tile, what of k is brought at a time and how often ahead; the same of the plain kernel. */
@@ -16,6 +18,23 @@ static_assert(ROWS == COLUMNS, "both operands have tiles of one size");
 
 /* Elements of a tile: [rows][k] or [k][rows]. */
 template <bool ALONG> constexpr int tile_size = ALONG ? ROWS *ALONG_ROW : DEPTH *DOWN_ROW;
+
+/* N neighbours of a result. */
+template <int N, typename O> static __device__ void put_as(const ts_grouped &p, int64_t at, float *x) {
+  ts_prior<O> prior = {(const O *) p.prior, p.beta};
+  ts_add_prior<N>(x, prior, ts_prior_beta(prior), at);
+  ts_store<N>((O *) p.out + at, x);
+}
+
+template <int N> static __device__ void put(const ts_grouped &p, int64_t at, float *x) {
+  if (p.dtype == TS_F32) {
+    put_as<N, float>(p, at, x);
+  } else if (p.dtype == TS_BF16) {
+    put_as<N, ts_bf16>(p, at, x);
+  } else {
+    put_as<N, ts_f16>(p, at, x);
+  }
+}
 
 /* ---- tensor cores ---- */
 
@@ -98,7 +117,7 @@ static __device__ __forceinline__ void put_tile(const ts_grouped &p, const ts_gr
     if (r < s.m && c < s.n) {
       float x[each];
       ts_load<each>(x, tile + r * RESULT_ROW + c);
-      ts_grouped_put<each>(p, s.at + (int64_t) r * s.stride + c, x);
+      put<each>(p, s.at + (int64_t) r * s.stride + c, x);
     }
   }
 }
@@ -188,7 +207,7 @@ __global__ void __launch_bounds__(THREADS, 2) grouped_plain(const __grid_constan
   for (int i = 0; i < PLAIN_EACH * PLAIN_EACH; ++i) {
     int r = row + 16 * (i / PLAIN_EACH), c = column + 16 * (i % PLAIN_EACH);
     if (r < s.m && c < s.n) {
-      ts_grouped_put<1>(p, s.at + (int64_t) r * s.stride + c, &sum[i / PLAIN_EACH][i % PLAIN_EACH]);
+      put<1>(p, s.at + (int64_t) r * s.stride + c, &sum[i / PLAIN_EACH][i % PLAIN_EACH]);
     }
   }
 }

@@ -7,25 +7,26 @@
 
 #include "cuda/kernel.cuh"
 
-/** One call. */
+/** One call; all borrowed, on the device. */
 struct ts_grouped {
   const void *a, *b;
   void *out;
-  const void *prior;
-  const float *beta;
-  ts_dtype dtype; /**< Of out. */
-  const int32_t *first;
+  const void *prior;           /**< What out adds to, of its type; NULL: nothing. */
+  const float *beta;           /**< Times this; NULL: 1. */
+  ts_dtype dtype;              /**< Of out. */
+  const int32_t *first;        /**< [experts + 1]: the row where each expert begins, and the first of none. */
   int experts, inner, columns; /**< Of w: its rows are the result's where w gets a gradient. */
   int64_t rows;
   bool dw;
 };
 
-/** What a tile is: out [m][n] from element `at` on, of rows of `stride`; operands begin where it does. */
+/** What a tile is: out [m][n] from element `at` on, of rows of `stride`; operands begin where it does.  Offsets and
+ * strides in elements. */
 struct ts_grouped_tile {
   int64_t a, b, at;
   int m, n, k;
   int a_stride, b_stride, stride;
-  bool any;
+  bool any; /**< False: there is nothing to write. */
 };
 
 /** Rows of experts in tiles of `size`: those of expert e begin at first[e] / size + e, so there is room for all.
@@ -98,23 +99,6 @@ static __device__ __forceinline__ ts_grouped_tile ts_tile_at(const ts_grouped &p
 static inline unsigned ts_grouped_tiles(const ts_grouped &p, int m, int n) {
   int64_t down = p.dw ? p.experts * (int64_t) ts_blocks(p.inner, m) : p.rows / m + p.experts + 1;
   return ts_blocks(down * ts_blocks(p.columns, n), 1);
-}
-
-/** N neighbours of a result. */
-template <int N, typename O> static __device__ void ts_grouped_put_as(const ts_grouped &p, int64_t at, float *x) {
-  ts_prior<O> prior = {(const O *) p.prior, p.beta};
-  ts_add_prior<N>(x, prior, ts_prior_beta(prior), at);
-  ts_store<N>((O *) p.out + at, x);
-}
-
-template <int N> static __device__ void ts_grouped_put(const ts_grouped &p, int64_t at, float *x) {
-  if (p.dtype == TS_F32) {
-    ts_grouped_put_as<N, float>(p, at, x);
-  } else if (p.dtype == TS_BF16) {
-    ts_grouped_put_as<N, ts_bf16>(p, at, x);
-  } else {
-    ts_grouped_put_as<N, ts_f16>(p, at, x);
-  }
 }
 
 /** By warp groups (grouped_wgmma.cu), for 16-bit operands of whole vectors of 16 bytes, where the machine has them: see

@@ -1,9 +1,11 @@
 /* Products of each expert's rows by warp groups (wgmma): two of them share a tile of 128 x 256 of the result, each with
  * its accumulators in registers; operands come from shared memory, 64 of k at a time.  A block stays and takes tile
  * after tile, and what it copies runs ahead of what it computes across tiles: the next one's operands arrive while a
- * result is written. A stage is used again two steps later: when all have met at a step, the products of the step
- * before the last are done, since each waited for its own at the last.  A sum goes over all of k in order in one tile,
- * so a row's bits do not depend on other rows. */
+ * result is written.
+ *
+ * A stage is used again two steps later: when all have met at a step, the products of the step before the last are
+ * done, since each waited for its own at the last.  A sum goes over all of k in order in one tile, so a row's bits do
+ * not depend on other rows. */
 #include "cuda/grouped.cuh"
 
 enum { THREADS = 256, GROUP = 128, GROUPS = THREADS / GROUP, STAGES = 4, AHEAD = STAGES - 2 /* see above */ };

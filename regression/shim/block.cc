@@ -105,16 +105,37 @@ struct product {
   bool half; /* fp16, else bf16 */
 };
 
+/* What is done when it is waited for, in committed groups. */
+template <typename T> struct pending {
+  std::vector<T> open;                /* of the group that is not committed */
+  std::vector<std::vector<T>> groups; /* oldest first */
+
+  bool empty(void) const {
+    return open.empty() && groups.empty();
+  }
+  void commit(void) {
+    groups.push_back(std::move(open));
+    open.clear();
+  }
+  /* Do all but the newest `most` groups. */
+  template <typename F> void wait(int most, F make) {
+    while ((int) groups.size() > most) {
+      for (const T &x : groups.front()) {
+        make(x);
+      }
+      groups.erase(groups.begin());
+    }
+  }
+};
+
 struct fiber {
   shim_thread self; /* first: shim_self points here */
   fiber_context context;
   bool done;
   long exchanges;
-  std::vector<copy> open;                /* copies of the group that is not committed */
-  std::vector<std::vector<copy>> groups; /* committed, oldest first */
-  bool unshown;                          /* copies have arrived that products may not see yet */
-  std::vector<product> issued;           /* products, likewise */
-  std::vector<std::vector<product>> products;
+  pending<copy> copies;
+  bool unshown; /* copies have arrived that products may not see yet */
+  pending<product> products;
 };
 
 struct warp {
@@ -188,10 +209,10 @@ static void entry(void) {
   arrive(&b.scheduler);
   (*b.body)();
   fiber *f = self();
-  if (!f->open.empty() || !f->groups.empty()) {
+  if (!f->copies.empty()) {
     die("ends with copies under way");
   }
-  if (!f->issued.empty() || !f->products.empty()) {
+  if (!f->products.empty()) {
     die("ends with products under way");
   }
   f->done = true;
@@ -325,24 +346,19 @@ void shim_copy_ahead(void *to, const void *from, bool valid) {
   if ((uintptr_t) to % 16 != 0 || (valid && (uintptr_t) from % 16 != 0)) {
     die("a copy of 16 bytes is not aligned");
   }
-  self()->open.push_back({to, from, valid});
+  self()->copies.open.push_back({to, from, valid});
 }
 
 void shim_copy_commit(void) {
-  fiber *f = self();
-  f->groups.push_back(std::move(f->open));
-  f->open.clear();
+  self()->copies.commit();
 }
 
 void shim_copy_wait(int groups) {
   fiber *f = self();
-  while ((int) f->groups.size() > groups) {
-    for (const copy &c : f->groups.front()) {
-      do_copy(c);
-      f->unshown = true;
-    }
-    f->groups.erase(f->groups.begin());
-  }
+  f->copies.wait(groups, [f](const copy &c) {
+    do_copy(c);
+    f->unshown = true;
+  });
 }
 
 /* ---- matrix instructions ---- */
@@ -418,27 +434,19 @@ void shim_wgmma(float *d, const void *left, const void *right, bool left_along, 
     die("an operand of wgmma is not aligned to 16 bytes");
   }
   product p = {d, (const char *) left, (const char *) right, left_along, right_along, half};
-  if (f->issued.empty() && f->products.empty() && shim_random(2) == 0) {
+  if (f->products.empty() && shim_random(2) == 0) {
     multiply_now(p);
   } else {
-    f->issued.push_back(p);
+    f->products.open.push_back(p);
   }
 }
 
 void shim_wgmma_commit(void) {
-  fiber *f = self();
-  f->products.push_back(std::move(f->issued));
-  f->issued.clear();
+  self()->products.commit();
 }
 
 void shim_wgmma_wait(int groups) {
-  fiber *f = self();
-  while ((int) f->products.size() > groups) {
-    for (const product &p : f->products.front()) {
-      multiply_now(p);
-    }
-    f->products.erase(f->products.begin());
-  }
+  self()->products.wait(groups, multiply_now);
 }
 
 void shim_wgmma_show_copies(void) {
@@ -482,6 +490,7 @@ static void start_fiber(int i, shim_index block) {
   f->self.warp = i / 32;
   f->done = false;
   f->exchanges = 0;
+  f->unshown = false;
   prepare(&f->context, stacks + (size_t) i * STACK, entry);
 }
 

@@ -139,13 +139,13 @@ static void unknown_key(ts_reader *reader, const char *path, const ts_value *val
   ts_free(shown);
 }
 
-/* Says which of two settings of one key stays; true when it is the new one. */
 /* A list of one, said as that one. */
 static bool is_the_one(const ts_setting *setting, const ts_value *list, const ts_value *one) {
   bool may = (ts_key_at(setting->key)->flags & TS_KEY_ONE) != 0;
   return may && list->kind == TS_VALUE_LIST && list->n == 1 && ts_value_equal(&list->items[0], one);
 }
 
+/* Says which of two settings of one key stays; true when it is the new one. */
 static bool new_wins(ts_reader *reader, const ts_setting *old, const ts_setting *new) {
   bool was_auto = ts_setting_is_auto(old), is_auto = ts_setting_is_auto(new);
   if (old->from == TS_FROM_SET || new->from == TS_FROM_SET) {
