@@ -71,6 +71,14 @@ static ts_attention_rows rows_of_side(const ts_tokens *tokens, int64_t count, in
   return rows;
 }
 
+/* Of q, k and v as tensors of their own or as the columns of one. */
+static void set_strides(ts_attention_problem *p, bool fused) {
+  int q = p->queries.heads * p->head_dim, k = p->keys.heads * p->head_dim;
+  p->o.stride = p->d_out.stride = q;
+  p->q.stride = p->dq.stride = fused ? q + 2 * k : q;
+  p->k.stride = p->v.stride = p->dk.stride = p->dv.stride = fused ? q + 2 * k : k;
+}
+
 static ts_attention_problem own_problem(const ts_graph *graph, const ts_node *node) {
   const ts_tensor *q = &graph->tensor[node->in[query_input(node->op)]];
   const ts_tensor *k = &graph->tensor[node->in[query_input(node->op) + 1]];
@@ -93,6 +101,7 @@ static ts_attention_problem own_problem(const ts_graph *graph, const ts_node *no
   p.first_head = node->attr.attention.first_head;
   p.keep_scale = 1.0f / (1.0f - node->attr.attention.dropout);
   p.threshold = ts_dropout_threshold(node->attr.attention.dropout);
+  set_strides(&p, node->attr.attention.fused_qkv);
   p.o.wide = p.dq.wide = node->attr.attention.wide_queries;
   p.dk.wide = p.dv.wide = node->attr.attention.wide_keys;
   int64_t bytes = 2 * (int64_t) p.keys.count * p.head_dim * (int64_t) ts_dtype_size(q->dtype);
@@ -130,9 +139,23 @@ static void add_optional(ts_attention_problem *p, const ts_kernel_call *call) {
 }
 
 bool ts_attention_is_tiled(const ts_attention_problem *p, ts_dtype dtype) {
-  const void *pointer[] = {p->q,       p->k,       p->v,        p->d_out,    p->o.data,  p->dq.data,
-                           p->dk.data, p->dv.data, p->dq.prior, p->dk.prior, p->dv.prior};
+  const void *pointer[] = {p->q.data,  p->k.data,  p->v.data,   p->d_out.data, p->o.data,  p->dq.data,
+                           p->dk.data, p->dv.data, p->dq.prior, p->dk.prior,   p->dv.prior};
   return ts_dtype_is_half(dtype) && p->head_dim <= 128 && ts_is_wide<ts_bf16>(p->head_dim, pointer, 11);
+}
+
+/* Elements before k (part 1) and v (part 2) in a row of one tensor; none in tensors of their own. */
+static int64_t part_at(const ts_attention_problem *p, const ts_node *node, int part) {
+  int heads = part == 0 ? 0 : p->queries.heads + (part - 1) * p->keys.heads;
+  return node->attr.attention.fused_qkv ? (int64_t) heads * p->head_dim : 0;
+}
+
+static void set_qkv(ts_attention_problem *p, const ts_node *node, ts_dtype dtype, const void *q, const void *k,
+                    const void *v) {
+  size_t size = ts_dtype_size(dtype);
+  p->q.data = q;
+  p->k.data = (const char *) k + (size_t) part_at(p, node, 1) * size;
+  p->v.data = (const char *) v + (size_t) part_at(p, node, 2) * size;
 }
 
 /* ---- forward ---- */
@@ -147,9 +170,7 @@ static void run_forward(const ts_attention_problem *p, ts_dtype dtype, cudaStrea
 
 static void forward_own(const ts_kernel_call *call) {
   ts_attention_problem p = own_problem(call->graph, call->node);
-  p.q = call->in[0];
-  p.k = call->in[1];
-  p.v = call->in[2];
+  set_qkv(&p, call->node, ts_call_in(call, 0)->dtype, call->in[0], call->in[1], call->in[2]);
   p.o.data = call->out[0];
   p.lse = (float *) call->out[1];
   add_optional(&p, call);
@@ -281,24 +302,27 @@ static void merge_run(const ts_kernel_call *call) {
 
 /* ---- backward ---- */
 
-static void add_prior(ts_attention_result *to, const ts_kernel_call *call, int i) {
-  to->data = call->out[i];
-  to->prior = call->prior == NULL ? NULL : call->prior[i];
+/* The gradient of q, k or v. */
+static void set_part_gradient(ts_attention_result *to, const ts_attention_problem *p, const ts_kernel_call *call,
+                              int part) {
+  int i = call->node->attr.attention.fused_qkv ? 0 : part;
+  size_t bytes = (size_t) part_at(p, call->node, part) * ts_dtype_size(ts_call_out(call, i)->dtype);
+  const void *prior = call->prior == NULL ? NULL : call->prior[i];
+  to->data = (char *) call->out[i] + bytes;
+  to->prior = prior == NULL ? NULL : (const char *) prior + bytes;
 }
 
 static void backward_own(const ts_kernel_call *call) {
   ts_attention_problem p = own_problem(call->graph, call->node);
   ts_dtype dtype = ts_call_in(call, 1)->dtype;
-  p.d_out = call->in[0];
-  p.q = call->in[1];
-  p.k = call->in[2];
-  p.v = call->in[3];
+  set_qkv(&p, call->node, dtype, call->in[1], call->in[2], call->in[3]);
+  p.d_out.data = call->in[0];
   p.lse = (float *) call->in[5];
   p.delta = (const float *) ts_call_optional(call, 9);
   p.beta = call->beta;
-  add_prior(&p.dq, call, 0);
-  add_prior(&p.dk, call, 1);
-  add_prior(&p.dv, call, 2);
+  set_part_gradient(&p.dq, &p, call, 0);
+  set_part_gradient(&p.dk, &p, call, 1);
+  set_part_gradient(&p.dv, &p, call, 2);
   add_optional(&p, call);
   if (p.delta == NULL) {
     p.delta = (const float *) call->workspace;
@@ -324,9 +348,7 @@ void ts_attention_run_own(const ts_kernel_call *call) {
 void ts_attention_forward_of(const ts_kernel_call *call, const void *q, const void *k, const void *v, void *o,
                              float *lse) {
   ts_attention_problem p = own_problem(call->graph, call->node);
-  p.q = q;
-  p.k = k;
-  p.v = v;
+  set_qkv(&p, call->node, TS_BF16, q, k, v);
   p.o.data = o;
   p.o.wide = false;
   p.lse = lse;

@@ -23,20 +23,27 @@ typedef struct ts_attention_rows {
   ts_attention_bounds *bounds; /**< [B][tiles], workspace; NULL: one document. */
 } ts_attention_rows;
 
+/** Rows of heads that are read: heads side by side, rows \a stride elements apart. */
+typedef struct ts_attention_operand {
+  const void *data;
+  int stride;
+} ts_attention_operand;
+
 /** A result of the tiles: prior and wide as ops.def says. */
 typedef struct ts_attention_result {
   void *data;
   const void *prior; /**< NULL: none. */
+  int stride;        /**< As of what is read. */
   bool wide;         /**< fp32, whatever q is. */
 } ts_attention_result;
 
 /** A call of ATTENTION or ATTENTION_DX, by value for the kernels. */
 typedef struct ts_attention_problem {
-  const void *q, *k, *v;          /**< [B][S][H D], [B][K][G D], [B][K][G D] */
-  const void *d_out;              /**< [B][S][H D]; NULL forward. */
+  ts_attention_operand q, k, v;   /**< [B][S][H D], [B][K][G D], [B][K][G D], or columns of one tensor. */
+  ts_attention_operand d_out;     /**< [B][S][H D]; NULL forward. */
   float *lse;                     /**< [B][H][S], natural logarithm; read backward. */
   ts_attention_result o;          /**< [B][S][H D]; backward not there. */
-  ts_attention_result dq, dk, dv; /**< Forward not there. */
+  ts_attention_result dq, dk, dv; /**< As q, k and v; forward not there. */
   const float *beta;              /**< Of the priors; NULL: 1. */
   const float *delta;             /**< [B][H][S]: row of do times that of o; backward. */
   const int32_t *documents;       /**< [B][T], by place; NULL: one document. */

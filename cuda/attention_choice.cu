@@ -195,6 +195,10 @@ static bool make_attention_bench(const ts_graph *graph, const ts_node *node, siz
   b->digest = (unsigned long long *) (b->most + 4);
   ts_launch(fill_values, ts_blocks((int64_t) (2 * q_bytes + 2 * kv_bytes) / 2, THREADS), THREADS, 0, stream,
             (ts_bf16 *) xq, (int64_t) (2 * q_bytes + 2 * kv_bytes) / 2);
+  bool fused = node->attr.attention.fused_qkv; /* one tensor of all three, which lie one behind the other */
+  if (fused) {
+    xk = xv = xq;
+  }
   if (c.backward) {
     const void *in[] = {d_out, xq, xk, xv, o, lse1};
     void *own[] = {own_q, own_k, own_v}, *theirs[] = {their_q, their_k, their_v};
@@ -202,8 +206,8 @@ static bool make_attention_bench(const ts_graph *graph, const ts_node *node, siz
     memcpy(b->own, own, sizeof own);
     memcpy(b->theirs, theirs, sizeof theirs);
     b->n_in = 6;
-    b->n_out = 3;
-    b->count[0] = q;
+    b->n_out = fused ? 1 : 3;
+    b->count[0] = fused ? q + 2 * kv : q;
     b->count[1] = b->count[2] = kv;
   } else {
     b->in[0] = xq;

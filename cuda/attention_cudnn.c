@@ -35,7 +35,7 @@ typedef struct problem {
   int64_t batch, heads, kv_heads; /* of a slice */
   int64_t all_batch, all_heads, all_kv_heads;
   int64_t length, head_dim;
-  int64_t causal, backward, any_order; /* 0 or 1; no padding: compared as bytes */
+  int64_t causal, backward, any_order, fused; /* 0 or 1; fused: q, k, v in one tensor; no padding: compared as bytes */
 } problem;
 
 /* Numbers of the tensors: those of calls, delta, scalars. */
@@ -151,6 +151,7 @@ static problem problem_of(const ts_graph *graph, const ts_node *node, bool any_o
   p.causal = node->attr.attention.causal;
   p.backward = backward;
   p.any_order = backward && any_order;
+  p.fused = node->attr.attention.fused_qkv;
   shrink(&p, &p.batch, p.all_batch);
   shrink(&p, &p.kv_heads, p.all_kv_heads);
   return p;
@@ -196,9 +197,22 @@ size_t ts_cudnn_workspace(const ts_graph *graph, const ts_node *node, bool any_o
 
 /* ---- tensors ---- */
 
+/* Elements from one row to the next of o, of q, of k and v, and of their gradients. */
+static int64_t elements_of_row(const problem *p, int64_t uid) {
+  bool result = uid == UID_O || uid == UID_D_OUT, query = result || uid == UID_Q || uid == UID_DQ;
+  int64_t heads = p->fused && !result ? p->all_heads + 2 * p->all_kv_heads : query ? p->all_heads : p->all_kv_heads;
+  return heads * p->head_dim;
+}
+
+/* Elements of such a row before its first head: k and v lie behind q where all are one tensor. */
+static int64_t first_of_row(const problem *p, int64_t uid) {
+  bool key = uid == UID_K || uid == UID_DK, value = uid == UID_V || uid == UID_DV;
+  return !p->fused ? 0 : key ? p->all_heads * p->head_dim : value ? (p->all_heads + p->all_kv_heads) * p->head_dim : 0;
+}
+
 /* [B][T][heads D] in memory as {B, heads, T, D}; transposed: {B, heads, D, T}. */
-static ts_cudnn_shape rows(const problem *p, int64_t heads, bool transposed) {
-  int64_t row = (heads == p->heads ? p->all_heads : p->all_kv_heads) * p->head_dim;
+static ts_cudnn_shape rows(const problem *p, int64_t uid, int64_t heads, bool transposed) {
+  int64_t row = elements_of_row(p, uid);
   if (transposed) {
     return (ts_cudnn_shape){{p->batch, heads, p->head_dim, p->length}, {p->length * row, p->head_dim, 1, row}};
   }
@@ -232,7 +246,7 @@ static ts_cudnn_tensor number_tensor(ts_cudnn_graph *g, const problem *p) {
 }
 
 static ts_cudnn_tensor memory(ts_cudnn_graph *g, const problem *p, int64_t uid, int64_t heads, bool transposed) {
-  return ts_cudnn_memory(g, uid, CUDNN_DATA_BFLOAT16, rows(p, heads, transposed));
+  return ts_cudnn_memory(g, uid, CUDNN_DATA_BFLOAT16, rows(p, uid, heads, transposed));
 }
 
 /* ---- graphs ---- */
@@ -304,7 +318,8 @@ static void build_backward(ts_cudnn_graph *g, const problem *p) {
   ds = ts_cudnn_binary(g, CUDNN_POINTWISE_MUL, ds, weights, score_tensor(g, p));
   ds = ts_cudnn_binary(g, CUDNN_POINTWISE_MUL, ds, scale, score_tensor(g, p));
   build_kv_gradient(g, p, ds, q, UID_DK);
-  ts_cudnn_tensor k = ts_cudnn_reshape(g, kt, ts_cudnn_virtual(g, CUDNN_DATA_BFLOAT16, rows(p, p->kv_heads, false)));
+  ts_cudnn_tensor k =
+      ts_cudnn_reshape(g, kt, ts_cudnn_virtual(g, CUDNN_DATA_BFLOAT16, rows(p, UID_K, p->kv_heads, false)));
   if (p->any_order) {
     ts_cudnn_tensor sum = ts_cudnn_memory(g, UID_DQ_SUM, CUDNN_DATA_FLOAT, full_heads(p));
     ts_cudnn_unary(g, CUDNN_POINTWISE_IDENTITY, ts_cudnn_matmul(g, ds, k, sum), dq);
@@ -431,16 +446,12 @@ static char *aligned(void *workspace) {
 static int64_t slice_offset(const problem *p, int64_t uid, int64_t slice) {
   int64_t head_slices = p->all_kv_heads / p->kv_heads;
   int64_t sample = slice / head_slices * p->batch, part = slice % head_slices;
+  int64_t heads = part * (uid == UID_K || uid == UID_V || uid == UID_DK || uid == UID_DV ? p->kv_heads : p->heads);
   switch (uid) {
-    case UID_K:
-    case UID_V:
-    case UID_DK:
-    case UID_DV:
-      return (sample * p->length * p->all_kv_heads + part * p->kv_heads) * p->head_dim * (int64_t) sizeof(uint16_t);
     case UID_LSE: return (sample * p->all_heads + part * p->heads) * p->length * (int64_t) sizeof(float);
     case UID_DELTA:
     case UID_DQ_SUM: return 0;
-    default: return (sample * p->length * p->all_heads + part * p->heads) * p->head_dim * (int64_t) sizeof(uint16_t);
+    default: return (sample * p->length * elements_of_row(p, uid) + heads * p->head_dim) * (int64_t) sizeof(uint16_t);
   }
 }
 
@@ -472,9 +483,10 @@ static void find_pointers(const ts_cudnn_plan *plan, const ts_kernel_call *call,
     pointer[p->backward ? backward_in[i] : forward_in[i]] = call->in[i];
   }
   for (int i = 0; i < (p->backward ? 3 : 2); ++i) {
-    pointer[p->backward ? backward_out[i] : forward_out[i]] = call->out[i];
+    pointer[p->backward ? backward_out[i] : forward_out[i]] = call->out[p->backward && p->fused ? 0 : i];
   }
   for (int uid = UID_Q; uid <= UID_DV; ++uid) {
+    pointer[uid] = pointer[uid] == NULL ? NULL : (const uint16_t *) pointer[uid] + first_of_row(p, uid);
     TS_ASSERT((uintptr_t) pointer[uid] % TS_CUDNN_ALIGN == 0);
   }
   pointer[UID_SCALE] = &plan->scale;

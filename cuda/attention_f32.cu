@@ -37,13 +37,13 @@ static __device__ __forceinline__ int pass_row(int j) {
 /* ROWS rows of a head from row \a first on as floats; zeros past the last row and the head. */
 template <int ROWS, int D, typename T>
 static __device__ __forceinline__ void load_head_tile(float *tile, const ts_attention_problem &p,
-                                                      const ts_attention_rows &rows, const void *from, unsigned batch,
-                                                      int first, unsigned head) {
-  const T *x = (const T *) from + ts_attention_at(p, rows, batch, first, head);
+                                                      const ts_attention_rows &rows, const ts_attention_operand &from,
+                                                      unsigned batch, int first, unsigned head) {
+  const T *x = (const T *) from.data + ts_attention_at(p, rows, from.stride, batch, first, head);
   for (int i = (int) threadIdx.x; i < ROWS * D; i += THREADS) {
     int row = i / D, d = i % D;
     bool inside = row < rows.count - first && d < p.head_dim;
-    tile[row * row_floats<D> + d] = inside ? ts_float(x[(int64_t) row * rows.heads * p.head_dim + d]) : 0.0f;
+    tile[row * row_floats<D> + d] = inside ? ts_float(x[(int64_t) row * from.stride + d]) : 0.0f;
   }
 }
 
@@ -105,7 +105,7 @@ template <int D, typename T>
 static __device__ __forceinline__ void store_head_tile(const ts_attention_problem &p, const ts_attention_rows &rows,
                                                        const ts_attention_result &to, unsigned batch, int first,
                                                        unsigned head, const float (*x)[D / SIDE], const float *factor) {
-  int64_t at = ts_attention_at(p, rows, batch, first, head);
+  int64_t at = ts_attention_at(p, rows, to.stride, batch, first, head);
 #pragma unroll
   for (int i = 0; i < I; ++i) {
 #pragma unroll
@@ -113,7 +113,7 @@ static __device__ __forceinline__ void store_head_tile(const ts_attention_proble
       int d = 64 * (c / 4) + (int) (threadIdx.x % SIDE) * 4 + c % 4;
       if (own_row(i) < rows.count - first && d < p.head_dim) {
         float value = x[i][c] * factor[i];
-        ts_result_put<1, T>(p, to, at + (int64_t) own_row(i) * rows.heads * p.head_dim + d, &value);
+        ts_result_put<1, T>(p, to, at + (int64_t) own_row(i) * to.stride + d, &value);
       }
     }
   }

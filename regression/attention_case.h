@@ -276,6 +276,46 @@ static inline run_case backward_case(const problem *p, const reference *r, const
   return c;
 }
 
+/** q, k and v, or their gradients, parts 0 to 2, are columns of one tensor \a to: those of \a from go there; \a back:
+ * come from there. Not collective. */
+static inline void move_columns(const problem *p, int part, run_tensor *from, run_tensor *to, bool back) {
+  size_t size = ts_dtype_size(p->dtype), q = (size_t) (p->heads * p->head_dim),
+         k = (size_t) (p->kv_heads * p->head_dim);
+  size_t first = part == 0 ? 0 : part == 1 ? q : q + k, width = part == 0 ? q : k;
+  for (size_t row = 0; row < (size_t) (p->batch * p->length); ++row) {
+    char *fused = (char *) to->data + (row * (q + 2 * k) + first) * size;
+    char *own = (char *) from->data + row * width * size;
+    memcpy(back ? own : fused, back ? fused : own, width * size);
+  }
+}
+
+/** The same call with q, k and v, inputs \a first and on, in one tensor; end with run_free. Not collective. */
+static inline run_case fused_case(const problem *p, run_case *c, int first) {
+  run_case f = *c;
+  memset(f.prior, 0, sizeof f.prior);
+  for (int i = 0; i < c->n_in; ++i) {
+    if (c->in[i].data != NULL) {
+      f.in[i] = run_new(c->in[i].dtype, c->in[i].shape);
+      memcpy(f.in[i].data, c->in[i].data, run_bytes(&c->in[i]));
+    }
+  }
+  run_tensor x = tensor_of(p, NULL, p->dtype, p->heads + 2 * p->kv_heads);
+  for (int i = 0; i < 3; ++i) {
+    move_columns(p, i, &c->in[first + i], &x, false);
+    ts_free(f.in[first + i].data);
+    f.in[first + i] = x;
+  }
+  f.attr.attention.fused_qkv = true;
+  f.n_out = f.op == TS_OP_ATTENTION_DX ? 1 : f.n_out;
+  for (int i = 0; i < RUN_MAX; ++i) {
+    f.out[i].data = NULL;
+  }
+  for (int i = 0; i < f.n_out; ++i) {
+    f.out[i] = f.op == TS_OP_ATTENTION_DX ? run_new(p->dtype, x.shape) : run_new(c->out[i].dtype, c->out[i].shape);
+  }
+  return f;
+}
+
 /** Largest difference over largest value: errors of a sum are proportional to its terms, which are alike here.
  * Not collective. */
 static inline double distance(const run_tensor *x, const double *exact) {

@@ -15,7 +15,7 @@
 
 enum { RUN_MAX = 13, RUN_GUARD = 256 };
 
-/** A tensor with its memory; data NULL stands for an absent optional input. */
+/** A tensor with its memory; data NULL stands for an absent optional input.  Inputs of one address are one tensor. */
 typedef struct run_tensor {
   ts_dtype dtype;
   ts_shape shape;
@@ -129,9 +129,18 @@ static inline run_tensor run_random(ts_dtype dtype, ts_shape shape, uint64_t key
   return x;
 }
 
+/** The first input that is the same tensor as input \a i. Not collective. */
+static inline int run_first(const run_case *c, int i) {
+  int first = 0;
+  while (c->in[first].data != c->in[i].data) {
+    ++first;
+  }
+  return first;
+}
+
 static inline void run_free(run_case *c) {
-  for (int i = 0; i < RUN_MAX; ++i) {
-    ts_free(c->in[i].data);
+  for (int i = RUN_MAX - 1; i >= 0; --i) {
+    ts_free(run_first(c, i) == i ? c->in[i].data : NULL);
     ts_free(c->out[i].data);
     c->in[i].data = c->out[i].data = NULL;
   }
@@ -242,7 +251,7 @@ static inline void run_begin(const ts_backend *backend, const run_case *c, run_s
   *s = (run_state){.backend = backend, .device = ts_backend_device(backend), .row = backend->kernel(c->op)};
   bool adds = false;
   for (int i = 0; i < c->n_in; ++i) {
-    s->in[i] = c->in[i].data == NULL ? TS_NONE : i;
+    s->in[i] = c->in[i].data == NULL ? TS_NONE : run_first(c, i);
     s->in_data[i] = c->in[i].data;
     s->tensor[i] = (ts_tensor){.dtype = c->in[i].dtype, .shape = c->in[i].shape};
   }

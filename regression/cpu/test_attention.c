@@ -49,6 +49,57 @@ static double tolerance_of(ts_dtype dtype) {
   return dtype == TS_F32 ? 1e-5 : 4 * run_rounding(dtype);
 }
 
+static void *copy_of(const run_tensor *x) {
+  void *copy = ts_malloc(run_bytes(x) + 1);
+  memcpy(copy, x->data, run_bytes(x));
+  return copy;
+}
+
+/* Whether the columns of the one gradient are those of q, k and v. */
+static bool same_columns(const problem *p, const run_case *apart, run_case *fused) {
+  bool same = true;
+  for (int i = 0; i < 3; ++i) {
+    run_tensor part = run_new(p->dtype, apart->out[i].shape);
+    move_columns(p, i, &part, &fused->out[0], true);
+    same = run_same(&part, apart->out[i].data) && same;
+    ts_free(part.data);
+  }
+  return same;
+}
+
+static void give_priors(run_case *c) {
+  static const float half = 0.5f;
+  for (int i = 0; i < c->n_out; ++i) {
+    c->prior[i] = copy_of(&c->out[i]);
+  }
+  c->beta = &half;
+}
+
+static void take_priors(run_case *c) {
+  for (int i = 0; i < c->n_out; ++i) {
+    ts_free(c->prior[i]);
+    c->prior[i] = NULL;
+  }
+  c->beta = NULL;
+}
+
+/* The bits of both calls with q, k and v in one tensor, and of the gradients added to themselves. */
+static bool same_fused(const problem *p, run_case *f, run_case *g) {
+  run_case ff = fused_case(p, f, 0), gg = fused_case(p, g, 1);
+  bool same = run_with(&ff, 2) && run_with(&gg, 2) && same_columns(p, g, &gg);
+  for (int i = 0; i < f->n_out; ++i) {
+    same = run_same(&ff.out[i], f->out[i].data) && same;
+  }
+  give_priors(g);
+  give_priors(&gg);
+  same = run_with(g, 1) && run_with(&gg, 2) && same_columns(p, g, &gg) && same;
+  take_priors(g);
+  take_priors(&gg);
+  run_free(&ff);
+  run_free(&gg);
+  return same;
+}
+
 static void check(const problem *p, float growth) {
   double tolerance = tolerance_of(p->dtype), worst[4];
   reference r = reference_create_growing(p, growth);
@@ -72,6 +123,9 @@ static void check(const problem *p, float growth) {
          p->length, p->heads, p->kv_heads, p->head_dim, ts_dtype_name(p->dtype), p->causal ? " causal" : "",
          p->documents ? " documents" : "", p->window, p->softcap, p->dropout, growth > 0 ? ", growing keys" : "",
          clean ? "" : ": writes past its workspace", equal ? "" : ": depends on threads");
+  if (growth == 0 && (p->length + (int) p->dtype) % 3 == 0) {
+    tap_ok(same_fused(p, &f, &g), "and so with q, k and v in one tensor");
+  }
   if (!close) {
     tap_note("o %g lse %g dq %g dk %g dv %g, tolerance %g", worst[0], lse, worst[1], worst[2], worst[3], tolerance);
   }

@@ -339,6 +339,23 @@ static double worst_gradient(const run_case *g, const reference *r) {
   return worst;
 }
 
+/* Both calls with q, k and v in one tensor; the results go to the cases where these are three. */
+static bool run_fused(const ts_backend *backend, const problem *p, run_case *f, run_case *g) {
+  run_case ff = fused_case(p, f, 0), gg = fused_case(p, g, 1);
+  clear_outputs(&ff);
+  clear_outputs(&gg);
+  bool clean = run_kernel(backend, &ff) && run_kernel(backend, &gg);
+  for (int i = 0; i < 2; ++i) {
+    memcpy(f->out[i].data, ff.out[i].data, run_bytes(&f->out[i]));
+  }
+  for (int i = 0; i < 3; ++i) {
+    move_columns(p, i, &g->out[i], &gg.out[0], true);
+  }
+  run_free(&ff);
+  run_free(&gg);
+  return clean;
+}
+
 /* As in test_attention: weights, score gradients and results are each rounded to 2^-9 of themselves, and delta takes
  * the rounding of o; here also dk and dv of each of up to 4 query heads: together below 2^-6 of the largest value.  lse
  * stays in fp32: a hundred roundings of 2^-24 of scores up to ten. */
@@ -369,6 +386,13 @@ static void check_values(const problem *p, const char *how) {
   double mixed = worst_gradient(&g, &r);
   tap_ok(clean && o <= 0x1p-6 && lse <= 1e-5 && d <= 0x1p-6 && mixed <= 0x1p-6,
          "%s%s: o %.2g lse %.2g gradients %.2g, by our backward %.2g%s", name_of(p, text), how, o, lse, d, mixed,
+         clean ? "" : ": writes past its workspace");
+  clean = run_fused(&backend, p, &f, &g);
+  o = distance(&f.out[0], r.array[O]);
+  lse = distance(&f.out[1], r.lse);
+  d = worst_gradient(&g, &r);
+  tap_ok(clean && o <= 0x1p-6 && lse <= 1e-5 && d <= 0x1p-6,
+         "%s%s, q, k and v in one tensor: o %.2g lse %.2g gradients %.2g%s", name_of(p, text), how, o, lse, d,
          clean ? "" : ": writes past its workspace");
   run_free(&f);
   run_free(&g);

@@ -94,17 +94,14 @@ static void test_list(void) {
   passed p = run(TINY_LLAMA, NULL, NULL, TS_MODEL_TRAIN, NULL);
   tap_ok(strcmp(p.seen.text, "precision autocast shard experts heads tile balance stage autodiff loss_scale recompute "
                              "exchange crossing zero "
-                             "fuse epilogue schedule "
+                             "fuse epilogue qkv schedule "
                              "memory ") == 0,
          "training runs every pass");
   end(&p);
   p = run(TINY_LLAMA, NULL, NULL, TS_MODEL_LOSS, NULL);
-  tap_ok(
-      strcmp(
-          p.seen.text,
-          "precision autocast shard experts heads tile stage exchange crossing zero fuse epilogue schedule memory ") ==
-          0,
-      "a loss runs those without gradients");
+  tap_ok(strcmp(p.seen.text, "precision autocast shard experts heads tile stage exchange crossing zero fuse epilogue "
+                             "qkv schedule memory ") == 0,
+         "a loss runs those without gradients");
   end(&p);
   p = run(TINY_LLAMA, NULL, NULL, TS_MODEL_TRAIN, "autodiff");
   tap_ok(strcmp(p.seen.text, "precision autocast shard experts heads tile balance stage autodiff ") == 0,
@@ -673,6 +670,62 @@ static void test_epilogue_kinds(void) {
   }
 }
 
+/* GPT-2's attention reads q, k and v where their product left them, forward, again and backward. */
+static void test_fused_qkv(void) {
+  const struct {
+    const char *what, *set;
+    int attention; /* calls a block */
+  } row[] = {{"GPT-2", NULL, 1},
+             {"recomputed", "activation_checkpointing.enabled=true", 2},
+             {"attention kept", "activation_checkpointing={enabled=true;policy=\"sac\"}", 1}};
+  for (size_t i = 0; i < sizeof row / sizeof *row; ++i) {
+    passed before = run(TINY_GPT2, NULL, row[i].set, TS_MODEL_TRAIN, "epilogue");
+    passed p = run(TINY_GPT2, NULL, row[i].set, TS_MODEL_TRAIN, NULL);
+    int concats = count_op(before.graph, TS_OP_CONCAT), apart = 0;
+    for (ts_nid n = 0; n < p.graph->n_nodes; ++n) {
+      const ts_node *node = &p.graph->node[n];
+      bool attention = node->op == TS_OP_ATTENTION || node->op == TS_OP_ATTENTION_DX;
+      apart += attention && !node->attr.attention.fused_qkv;
+    }
+    tap_ok(count_op(before.graph, TS_OP_SPLIT) > 0 && count_op(p.graph, TS_OP_SPLIT) == 0 &&
+               count_op(p.graph, TS_OP_CONCAT) == concats - L && apart == 0 &&
+               count_op(p.graph, TS_OP_ATTENTION) == row[i].attention * L && count_op(p.graph, TS_OP_ATTENTION_DX) == L,
+           "%s: attention on q, k and v in one tensor", row[i].what);
+    end(&before);
+    end(&p);
+  }
+}
+
+/* Where one of the three is read by something else, or the gradients do not go into one tensor, nothing changes. */
+static void test_apart_qkv(void) {
+  for (int other = 0; other < 3; ++other) {
+    static const int64_t size[] = {8, 8, 8};
+    ts_graph *g = ts_graph_create();
+    ts_site at = ts_graph_site(g);
+    ts_tid x = ts_graph_leaf(g, "x", TS_ROLE_INPUT, TS_F32, TS_SHAPE(2, 3, 24), -1);
+    ts_tid d_out = ts_graph_leaf(g, "do", TS_ROLE_INPUT, TS_F32, TS_SHAPE(2, 3, 8), -1);
+    ts_tid q = ts_build_split(at, "split", x, 1, 3, size);
+    ts_attr attr = {.attention = {.heads = 2, .kv_heads = 2, .head_dim = 4, .scale = 0.5f, .causal = true}};
+    const ts_tid in[] = {q, q + 1, q + 2};
+    ts_tid o = ts_graph_add(at, &(ts_node){.op = TS_OP_ATTENTION, .name = "o", .n_in = 3, .in = in, .attr = attr});
+    const ts_tid of[] = {d_out, q, q + 1, q + 2, o, o + 1};
+    ts_tid dq = ts_graph_add(
+        at, &(ts_node){.op = TS_OP_ATTENTION_DX, .name = "dq", .n_in = 6, .in = of, .n_out = 3, .attr = attr});
+    const ts_tid parts[] = {dq, other == 2 ? dq + 2 : dq + 1, other == 2 ? dq + 1 : dq + 2};
+    ts_graph_mark(g, "dx", ts_build_concat(at, "dx", 1, 3, parts));
+    if (other == 1) {
+      ts_graph_mark(g, "more", ts_build_add(at, "more", q + 2, d_out));
+    }
+    ts_pass_fused_qkv(&g, &(ts_pass_context){0});
+    int apart = other > 0;
+    tap_ok(count_op(g, TS_OP_SPLIT) == apart && count_op(g, TS_OP_CONCAT) == apart, "%s",
+           other == 0   ? "q, k and v read by attention alone"
+           : other == 1 ? "v read by something else: they stay apart"
+                        : "gradients in another order: they stay apart");
+    ts_graph_destroy(&g);
+  }
+}
+
 /* A sum with beta and one without it, of two outputs of one node, which has one beta. */
 static void test_one_beta(void) {
   ts_graph *g = ts_graph_create();
@@ -760,6 +813,8 @@ int main(void) {
   test_state();
   test_epilogue();
   test_epilogue_kinds();
+  test_fused_qkv();
+  test_apart_qkv();
   tap_ok(ts_memory_live() == 0, "nothing is left allocated");
   return tap_done();
 }

@@ -186,6 +186,9 @@ static void print_attention(const ts_attr *a, ts_text *to) {
   if (a->attention.first_head > 0) {
     ts_text_add(to, ", first head %d", a->attention.first_head);
   }
+  if (a->attention.fused_qkv) {
+    ts_text_add(to, ", fused qkv");
+  }
   if (a->attention.window > 0) {
     ts_text_add(to, ", window %lld", (long long) a->attention.window);
   }
@@ -409,7 +412,8 @@ const ts_attribute ts_attribute_attention = {
      MEMBER(attention.softcap), MEMBER(attention.causal), MEMBER(attention.window), MEMBER(attention.dropout),
      MEMBER(attention.name), MEMBER(attention.first_head), MEMBER(attention.group), MEMBER(attention.length),
      MEMBER(attention.queries.n), MEMBER(attention.queries.stretch), MEMBER(attention.keys.n),
-     MEMBER(attention.keys.stretch), MEMBER(attention.wide_queries), MEMBER(attention.wide_keys)},
+     MEMBER(attention.keys.stretch), MEMBER(attention.wide_queries), MEMBER(attention.wide_keys),
+     MEMBER(attention.fused_qkv)},
     NO_ARRAY,
     NO_DTYPE,
     .print = print_attention};

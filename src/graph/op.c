@@ -96,13 +96,22 @@ double ts_node_flops(const ts_graph *graph, const ts_node *node) {
   return ts_op_get(node->op)->flops(graph, node);
 }
 
+/* Whether input \a i is there and none before it is the same tensor. */
+static bool is_first(const ts_node *node, int i) {
+  bool first = node->in[i] != TS_NONE;
+  for (int j = 0; j < i; ++j) {
+    first = first && node->in[j] != node->in[i];
+  }
+  return first;
+}
+
 double ts_node_bytes(const ts_graph *graph, const ts_node *node) {
   double bytes = 0;
   if ((ts_op_get(node->op)->flags & TS_OP_ALIAS) != 0) {
     return 0;
   }
   for (int i = 0; i < node->n_in; ++i) {
-    bytes += node->in[i] != TS_NONE ? (double) ts_tensor_bytes(graph, node->in[i]) : 0;
+    bytes += is_first(node, i) ? (double) ts_tensor_bytes(graph, node->in[i]) : 0;
   }
   for (int i = 0; i < node->n_out; ++i) {
     bytes += (double) ts_tensor_bytes(graph, node->out[i]);

@@ -110,7 +110,7 @@ ts_node ts_rewrite_node(ts_rewrite *r, ts_nid n) {
 void ts_rewrite_add(ts_rewrite *r, ts_nid n, const ts_node *node) {
   const ts_node *old = &r->from->node[n];
   ts_tid first = ts_graph_add((ts_site){r->to, node->segment, node->unit}, node);
-  for (int i = 0; i < old->n_out; ++i) {
+  for (int i = 0; i < old->n_out && (node->n_out == 0 || i < node->n_out); ++i) {
     r->map[old->out[i]] = first + i;
   }
 }

@@ -50,7 +50,8 @@ ts_tid ts_rewrite_leaf(ts_rewrite *r, ts_tid leaf, ts_dtype dtype);
  * borrowed from the old node; in and prior are r->in and r->prior, valid until the next copy. Not collective. */
 ts_node ts_rewrite_node(ts_rewrite *r, ts_nid n);
 
-/** Add \a node, in its segment and unit, and let its outputs stand for those of the old node \a n. Not collective. */
+/** Add \a node, in its segment and unit, and let its outputs, as many as it has, stand for those of the old node \a n.
+ * Not collective. */
 void ts_rewrite_add(ts_rewrite *r, ts_nid n, const ts_node *node);
 
 /** Both, with nothing changed.  A node that is there already (a window) is left. Not collective. */

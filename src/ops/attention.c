@@ -76,20 +76,30 @@ static const char *check_shares(const ts_node *node, int64_t queries, int64_t ke
   return NULL;
 }
 
-/* q, k, v at inputs first, first + 1, first + 2. */
+/* q, k, v at inputs first, first + 1, first + 2: one tensor, or three. */
 static const char *check_qkv(const ts_graph *g, const ts_node *node, int first) {
   const ts_tensor *q = ts_rule_in(g, node, first);
   int64_t d = node->attr.attention.head_dim, heads = node->attr.attention.heads, kv = node->attr.attention.kv_heads;
   TS_RULE(heads > 0 && kv > 0 && d > 0, "there is a head");
-  TS_RULE(q->shape.n == 3 && q->shape.d[2] == heads * d, "q is [B][T][heads x head_dim]");
+  bool fused = node->attr.attention.fused_qkv;
+  TS_RULE(q->shape.n == 3 && q->shape.d[2] == (fused ? heads + 2 * kv : heads) * d, "q is [B][T][heads x head_dim]");
   TS_RULE(node->attr.attention.window >= 0 && (node->attr.attention.window == 0 || node->attr.attention.causal),
           "a window is of at least one key, and causal");
   TS_RULE(node->attr.attention.softcap >= 0 && isfinite(node->attr.attention.softcap), "softcap is at least 0");
   const ts_tensor *k = ts_rule_in(g, node, first + 1);
-  ts_shape key = TS_SHAPE(q->shape.d[0], k->shape.d[1], kv * d);
+  ts_shape key = fused ? q->shape : TS_SHAPE(q->shape.d[0], k->shape.d[1], kv * d);
+  TS_RULE(!fused || (!node->attr.attention.wide_queries && !node->attr.attention.wide_keys),
+          "what is fused is of one type");
+  TS_RULE(!fused || (node->in[first] == node->in[first + 1] && node->in[first] == node->in[first + 2]),
+          "fused q, k and v are one tensor");
   TS_RULE(ts_rule_is(g, node, first + 1, q->dtype, key) && ts_rule_is(g, node, first + 2, q->dtype, key),
           "k and v are [B][T][kv_heads x head_dim]");
   return check_shares(node, q->shape.d[1], k->shape.d[1]);
+}
+
+/* Of o and its gradient. */
+static ts_shape result_shape(const ts_node *node, const ts_tensor *q) {
+  return ts_shape_with_last(q->shape, (int64_t) node->attr.attention.heads * node->attr.attention.head_dim);
 }
 
 const char *ts_shape_attention(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
@@ -97,7 +107,7 @@ const char *ts_shape_attention(const ts_graph *g, const ts_node *node, ts_dtype 
   const ts_tensor *q = ts_rule_in(g, node, 0);
   why = why == NULL ? check_optional(g, node, 3, q) : why;
   dtype[0] = node->attr.attention.wide_queries ? TS_F32 : q->dtype;
-  shape[0] = q->shape;
+  shape[0] = result_shape(node, q);
   dtype[1] = TS_F32;
   shape[1] = TS_SHAPE(q->shape.d[0], node->attr.attention.heads, q->shape.d[1]);
   return why;
@@ -159,6 +169,9 @@ static ts_slice slice_role(const ts_node *node, char role, char index) {
 static bool cut_roles(const ts_graph *g, const ts_node *node, const char *in, const char *out, char index,
                       ts_cut *cut) {
   int group = ts_attention_group(&node->attr);
+  if (node->attr.attention.fused_qkv) { /* the columns of a head are in three places */
+    return false;
+  }
   bool whole_groups = node->attr.attention.first_head % group == 0 &&
                       node->attr.attention.heads == node->attr.attention.kv_heads * group;
   if (index != 'b' && !(index == 'h' && whole_groups)) {
@@ -231,7 +244,7 @@ static double product_flops(const ts_graph *g, const ts_node *node, int q) {
                              keys->n > 0 ? keys->stretch[j] : all_keys);
     }
   }
-  return 4.0 * (double) shape->d[0] * pairs * (double) shape->d[2];
+  return 4.0 * (double) shape->d[0] * pairs * (double) node->attr.attention.heads * node->attr.attention.head_dim;
 }
 
 double ts_flops_attention(const ts_graph *g, const ts_node *node) {
@@ -264,9 +277,14 @@ void ts_gradient_attention(ts_gradients *gradients, const ts_node *node) {
   for (int i = 3; i < node->n_in; ++i) {
     in[i + 3] = node->in[i];
   }
-  ts_tid dx = ts_graph_add(
-      at, &(ts_node){.op = TS_OP_ATTENTION_DX, .name = name, .n_in = node->n_in + 3, .in = in, .attr = node->attr});
-  for (int i = 0; i < 3; ++i) {
+  int n_out = node->attr.attention.fused_qkv ? 1 : 3;
+  ts_tid dx = ts_graph_add(at, &(ts_node){.op = TS_OP_ATTENTION_DX,
+                                          .name = name,
+                                          .n_in = node->n_in + 3,
+                                          .in = in,
+                                          .n_out = n_out,
+                                          .attr = node->attr});
+  for (int i = 0; i < n_out; ++i) {
     if (ts_gradients_wanted(gradients, node->in[i])) {
       ts_gradients_add(gradients, node->in[i], dx + i);
     }
@@ -280,12 +298,15 @@ const char *ts_shape_attention_dx(const ts_graph *g, const ts_node *node, ts_dty
   ts_shape row = TS_SHAPE(q->shape.d[0], node->attr.attention.heads, q->shape.d[1]);
   bool by_delta = node->n_in > 9 && node->in[9] != TS_NONE;
   why = why == NULL ? check_optional(g, node, 6, q) : why;
-  TS_RULE(ts_rule_is(g, node, 0, q->dtype, q->shape), "do is like q");
+  ts_shape result = result_shape(node, q);
+  TS_RULE(node->n_out == (node->attr.attention.fused_qkv ? 1 : 3),
+          "there is a gradient for each of q, k and v, or one");
+  TS_RULE(ts_rule_is(g, node, 0, q->dtype, result), "do is like q");
   TS_RULE((node->in[4] == TS_NONE) == by_delta, "there is one of o and delta");
-  TS_RULE(by_delta ? ts_rule_is(g, node, 9, TS_F32, row) : ts_rule_is(g, node, 4, q->dtype, q->shape),
+  TS_RULE(by_delta ? ts_rule_is(g, node, 9, TS_F32, row) : ts_rule_is(g, node, 4, q->dtype, result),
           "o is like q, delta like lse");
   TS_RULE(ts_rule_is(g, node, 5, TS_F32, row), "lse is [B][H][T] fp32");
-  for (int i = 0; i < 3; ++i) {
+  for (int i = 0; i < node->n_out; ++i) {
     bool wide = i == 0 ? node->attr.attention.wide_queries : node->attr.attention.wide_keys;
     dtype[i] = wide ? TS_F32 : q->dtype;
     shape[i] = ts_rule_in(g, node, 1 + i)->shape;

@@ -148,9 +148,9 @@ static ts_tid add_part(const work *w, ts_op op, const char *what, int piece, int
   char *name = piece > 0    ? ts_format("%s.%s:%d", w->old->name, what, piece)
                : *what != 0 ? ts_format("%s.%s", w->old->name, what)
                             : ts_strdup(w->old->name);
-  ts_tid y = ts_graph_add(
-      w->at,
-      &(ts_node){.op = op, .name = name, .n_in = n_in, .in = in, .prior = prior, .beta = TS_NONE, .attr = w->attr});
+  ts_node node = {.op = op, .name = name, .n_in = n_in, .in = in, .prior = prior, .beta = TS_NONE, .attr = w->attr};
+  node.n_out = op == TS_OP_ATTENTION_DX ? 3 : 0; /* 0: as many as the op has */
+  ts_tid y = ts_graph_add(w->at, &node);
   ts_free(name);
   return y;
 }

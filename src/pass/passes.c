@@ -36,6 +36,8 @@ const ts_pass ts_passes[] = {
      "nodes that others can do on the way"},
     {"epilogue", ts_pass_epilogue, TS_FACT_FUSED, TS_FACT_FUSED, TS_FACT_SCHEDULE, false,
      "products that do what follows them, where the backend can"},
+    {"qkv", ts_pass_fused_qkv, TS_FACT_FUSED, TS_FACT_FUSED, TS_FACT_SCHEDULE, false,
+     "attention on q, k and v where one product left them"},
     {"schedule", ts_pass_schedule, TS_FACT_LAYOUT, TS_FACT_SCHEDULE, TS_FACT_MEMORY, false,
      "order, prefetch, places of completion"},
     {"memory", ts_pass_memory, TS_FACT_SCHEDULE, TS_FACT_MEMORY, 0, false, "addresses"},

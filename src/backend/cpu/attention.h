@@ -57,8 +57,10 @@ typedef struct ts_attention {
   ts_tokens tokens[2]; /**< Which tokens those of q are, those of k and v: at least one stretch, which may be empty. */
   int64_t blocks[2];   /**< Of them. */
   int heads, kv_heads, head_dim;
-  int group;   /**< Query heads of a key head in the whole. */
-  int columns; /**< head_dim rounded up to TS_MICRO_COLUMNS: the width of tiles. */
+  int64_t q_width, k_width; /**< Elements from a row of q to the next, of k and v; the gradients' are the same. */
+  int64_t k_first, v_first; /**< Where k and v begin in the rows of one tensor for all; 0 in tensors of their own. */
+  int group;                /**< Query heads of a key head in the whole. */
+  int columns;              /**< head_dim rounded up to TS_MICRO_COLUMNS: the width of tiles. */
   ts_dtype dtype;
   bool pairs, causal;
   bool direct;              /**< Rows of heads in memory are rows of cells already: nothing to convert or pad. */
@@ -109,12 +111,16 @@ TS_INLINE int ts_attention_cells(const ts_attention *p, int elements) {
   return (elements + p->per_cell - 1) / p->per_cell;
 }
 
-/** First element of a head at a row, in [B][rows][heads D]. Not collective. */
-TS_INLINE int64_t ts_attention_q_at(const ts_attention *p, int64_t b, int64_t row, int head) {
+/** First element of a head at a row: of o and its gradient, [B][queries][H D]; of q, and, from their first element on,
+ * of k and v, and of their gradients. Not collective. */
+TS_INLINE int64_t ts_attention_o_at(const ts_attention *p, int64_t b, int64_t row, int head) {
   return ((b * p->queries + row) * p->heads + head) * p->head_dim;
 }
+TS_INLINE int64_t ts_attention_q_at(const ts_attention *p, int64_t b, int64_t row, int head) {
+  return (b * p->queries + row) * p->q_width + head * p->head_dim;
+}
 TS_INLINE int64_t ts_attention_k_at(const ts_attention *p, int64_t b, int64_t row, int head) {
-  return ((b * p->keys + row) * p->kv_heads + head) * p->head_dim;
+  return (b * p->keys + row) * p->k_width + head * p->head_dim;
 }
 
 /** Rows of cells, \a stride cells apart. */
@@ -223,10 +229,15 @@ TS_INLINE void *ts_attention_take(char *base, size_t *at, size_t bytes) {
 
 /** A forward pass over given operands. */
 typedef struct ts_attention_operands {
-  const void *q, *k, *v; /**< [B][queries][H D], [B][keys][G D] twice. */
+  const void *q, *k, *v; /**< [B][queries][H D], [B][keys][G D] twice, in rows of q_width and k_width. */
   ts_sink o;             /**< [B][queries][H D]; rows that are no tokens are not written. */
   float *lse;            /**< [B][H][queries], or NULL. */
 } ts_attention_operands;
+
+/** k and v, or their gradients, of which \a first says where they begin: p->k_first, p->v_first. Not collective. */
+TS_INLINE const void *ts_attention_part(const ts_attention *p, const void *x, int64_t first) {
+  return (const char *) x + (size_t) first * ts_dtype_size(p->dtype);
+}
 
 /** Bytes of workspace a thread of ts_attention_forward. Not collective. */
 size_t ts_attention_forward_bytes(const ts_attention *p);

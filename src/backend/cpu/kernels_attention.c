@@ -79,7 +79,7 @@ static void rescale_out(const ts_attention *p, buffers *x) {
 
 static void forward_keys(const ts_attention *p, const ts_attention_operands *to, buffers *x, int64_t b, int head,
                          const ts_attention_block *queries, const ts_attention_block *keys) {
-  int64_t width = p->kv_heads * p->head_dim;
+  int64_t width = p->k_width;
   int64_t at = ts_attention_k_at(p, b, keys->row, ts_attention_kv_head(p, head));
   ts_attention_tile rows = ts_attention_rows(p, x->rows, to->k, at, width, keys->rows, keys->rows);
   ts_micro_run(&(ts_micro_product){.m = keys->rows,
@@ -136,8 +136,8 @@ static void finish_softmax(const ts_attention *p, buffers *x) {
 static void forward_queries(const ts_attention *p, const ts_attention_operands *to, buffers *x, int64_t b, int head,
                             int64_t i) {
   ts_attention_block queries = ts_attention_block_at(p, TS_OF_QUERIES, i), keys;
-  int64_t at = ts_attention_q_at(p, b, queries.row, head), width = p->heads * p->head_dim;
-  ts_attention_tile rows = ts_attention_rows(p, x->rows, to->q, at, width, queries.rows, TS_QUERIES);
+  int64_t at = ts_attention_q_at(p, b, queries.row, head);
+  ts_attention_tile rows = ts_attention_rows(p, x->rows, to->q, at, p->q_width, queries.rows, TS_QUERIES);
   ts_micro_transpose(x->queries, rows.cell, rows.stride, TS_QUERIES, ts_attention_cells(p, p->columns));
   for (int k = 0; k < TS_QUERIES; ++k) {
     x->max[k] = TS_MASKED;
@@ -153,7 +153,8 @@ static void forward_queries(const ts_attention *p, const ts_attention_operands *
   if (to->lse != NULL) {
     memcpy(to->lse + (b * p->heads + head) * p->queries + queries.row, x->sum, (size_t) queries.rows * sizeof(float));
   }
-  ts_attention_store(p, &to->o, x->out, x->rescale, at, width, queries.rows);
+  ts_attention_store(p, &to->o, x->out, x->rescale, ts_attention_o_at(p, b, queries.row, head),
+                     (int64_t) p->heads * p->head_dim, queries.rows);
 }
 
 size_t ts_attention_forward_bytes(const ts_attention *p) {
@@ -184,8 +185,11 @@ static size_t attention_prepare(const ts_target *target, const ts_graph *graph, 
 
 static void attention_run(const ts_kernel_call *call) {
   ts_attention p = ts_attention_of(call->graph, call->node, call, 0, 1, 3);
-  const ts_attention_operands to = {
-      .q = call->in[0], .k = call->in[1], .v = call->in[2], .o = ts_sink_of(call, 0), .lse = call->out[1]};
+  const ts_attention_operands to = {.q = call->in[0],
+                                    .k = ts_attention_part(&p, call->in[1], p.k_first),
+                                    .v = ts_attention_part(&p, call->in[2], p.v_first),
+                                    .o = ts_sink_of(call, 0),
+                                    .lse = call->out[1]};
   ts_attention_find_bounds(&p, call->workspace);
   ts_attention_forward(&p, &to, call->threads, (char *) call->workspace + ts_attention_bounds_bytes(&p));
 }

@@ -88,7 +88,7 @@ typedef struct key_tiles {
 static key_tiles tiles_of(const backward *w, buffers *x, int64_t b, int kv, int64_t i, bool convert) {
   const ts_attention *p = &w->p;
   ts_attention_block block = ts_attention_block_at(p, TS_OF_KEYS, i);
-  int64_t at = ts_attention_k_at(p, b, block.row, kv), width = p->kv_heads * p->head_dim;
+  int64_t at = ts_attention_k_at(p, b, block.row, kv), width = p->k_width;
   int64_t slot = (i - x->first) * TS_KEYS, cells = ts_attention_cells(p, p->columns);
   key_tiles t = {.keys = {x->keys + slot * cells, cells},
                  .values = {x->values + slot * cells, cells},
@@ -115,7 +115,7 @@ static void hold_keys(const backward *w, buffers *x, int64_t b, int kv, int64_t 
 }
 
 static void store_keys(const backward *w, buffers *x, int64_t b, int kv) {
-  int64_t width = w->p.kv_heads * w->p.head_dim;
+  int64_t width = w->p.k_width;
   for (int64_t i = x->first; i < x->end; ++i) {
     ts_attention_block block = ts_attention_block_at(&w->p, TS_OF_KEYS, i);
     int64_t at = ts_attention_k_at(&w->p, b, block.row, kv), slot = (i - x->first) * TS_KEYS * w->p.columns;
@@ -236,10 +236,11 @@ static void backward_keys(const ts_attention *p, buffers *x, const query_tiles *
 static query_tiles load_query_tiles(const backward *w, buffers *x, int64_t b, int head, int64_t i) {
   const ts_attention *p = &w->p;
   query_tiles t = {.block = ts_attention_block_at(p, TS_OF_QUERIES, i)};
-  int64_t at = ts_attention_q_at(p, b, t.block.row, head), width = p->heads * p->head_dim;
+  int64_t at = ts_attention_q_at(p, b, t.block.row, head), o_at = ts_attention_o_at(p, b, t.block.row, head);
   int cells = ts_attention_cells(p, p->columns);
-  t.rows = ts_attention_rows(p, x->query_rows, w->q, at, width, t.block.rows, TS_QUERIES);
-  t.d_out = ts_attention_rows(p, x->do_rows, w->d_out, at, width, t.block.rows, TS_QUERIES);
+  t.rows = ts_attention_rows(p, x->query_rows, w->q, at, p->q_width, t.block.rows, TS_QUERIES);
+  t.d_out =
+      ts_attention_rows(p, x->do_rows, w->d_out, o_at, (int64_t) p->heads * p->head_dim, t.block.rows, TS_QUERIES);
   ts_micro_transpose(x->queries, t.rows.cell, t.rows.stride, TS_QUERIES, cells);
   ts_micro_transpose(x->d_out, t.d_out.cell, t.d_out.stride, TS_QUERIES, cells);
   if (x->for_keys) {
@@ -255,8 +256,8 @@ static void store_queries(const backward *w, buffers *x, int64_t b, int head, in
   if (!x->begun) {
     memset(x->dq, 0, (size_t) (TS_QUERIES * w->p.columns) * sizeof *x->dq);
   }
-  ts_attention_store(&w->p, &w->dq, x->dq, NULL, ts_attention_q_at(&w->p, b, block.row, head),
-                     w->p.heads * w->p.head_dim, block.rows);
+  ts_attention_store(&w->p, &w->dq, x->dq, NULL, ts_attention_q_at(&w->p, b, block.row, head), w->p.q_width,
+                     block.rows);
 }
 
 /* Block \a i of the queries of a head and the blocks of keys [first, end); those that are held stay, of others one is
@@ -335,13 +336,14 @@ static backward backward_of_call(const ts_kernel_call *call) {
   backward w = {.p = ts_attention_of(call->graph, call->node, call, 1, 2, 6),
                 .d_out = call->in[0],
                 .q = call->in[1],
-                .k = call->in[2],
-                .v = call->in[3],
                 .lse = call->in[5],
                 .delta = ts_call_optional(call, 9),
-                .dq = ts_sink_of(call, 0),
-                .dk = ts_sink_of(call, 1),
-                .dv = ts_sink_of(call, 2)};
+                .dq = ts_sink_of(call, 0)};
+  bool fused = call->node->attr.attention.fused_qkv;
+  w.k = ts_attention_part(&w.p, call->in[2], w.p.k_first);
+  w.v = ts_attention_part(&w.p, call->in[3], w.p.v_first);
+  w.dk = ts_sink_from(ts_sink_of(call, fused ? 0 : 1), w.p.k_first);
+  w.dv = ts_sink_from(ts_sink_of(call, fused ? 0 : 2), w.p.v_first);
   float *delta = (float *) ((char *) call->workspace + ts_attention_bounds_bytes(&w.p));
   ts_attention_find_bounds(&w.p, call->workspace);
   if (w.delta == NULL) {

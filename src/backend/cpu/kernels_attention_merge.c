@@ -94,7 +94,7 @@ static void attention_merge_run(const ts_kernel_call *call) {
   for (int64_t item = 0; item < items; ++item) {
     int64_t head = item / blocks, first = item % blocks * TS_QUERIES;
     for (int64_t row = first; row < ts_min(first + TS_QUERIES, p.queries); ++row) {
-      int64_t i = head * p.queries + row, at = ts_attention_q_at(&p, head / p.heads, row, (int) (head % p.heads));
+      int64_t i = head * p.queries + row, at = ts_attention_o_at(&p, head / p.heads, row, (int) (head % p.heads));
       merge_rows(o + at, other_o + at, merge_lse(&lse[i], other_lse[i]), p.head_dim);
     }
   }

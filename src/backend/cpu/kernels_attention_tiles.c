@@ -21,6 +21,14 @@ static void find_tokens(ts_attention *p, int of, const ts_tokens *tokens, int64_
   }
 }
 
+static void set_widths(ts_attention *p, bool fused) {
+  int64_t q = (int64_t) p->heads * p->head_dim, k = (int64_t) p->kv_heads * p->head_dim;
+  p->q_width = fused ? q + 2 * k : q;
+  p->k_width = fused ? q + 2 * k : k;
+  p->k_first = fused ? q : 0;
+  p->v_first = fused ? q + k : 0;
+}
+
 ts_attention ts_attention_of(const ts_graph *graph, const ts_node *node, const ts_kernel_call *call, int q, int k,
                              int optional) {
   const ts_tensor *queries = &graph->tensor[node->in[q]];
@@ -48,6 +56,7 @@ ts_attention ts_attention_of(const ts_graph *graph, const ts_node *node, const t
                     .sample = call == NULL ? NULL : ts_call_optional(call, optional + 2)};
   find_tokens(&p, TS_OF_QUERIES, &a->queries, p.queries);
   find_tokens(&p, TS_OF_KEYS, &a->keys, p.keys);
+  set_widths(&p, a->fused_qkv);
   p.window = p.window == 0 || p.window > p.length ? p.length : p.window;
   p.columns = (p.head_dim + TS_MICRO_COLUMNS - 1) / TS_MICRO_COLUMNS * TS_MICRO_COLUMNS;
   p.pairs = p.dtype == TS_BF16 && ts_micro_pairs();

@@ -83,6 +83,14 @@ static inline ts_sink ts_sink_of(const ts_kernel_call *call, int i) {
   return (ts_sink){call->out[i], ts_call_out(call, i)->dtype, prior, beta};
 }
 
+/** The part of a sink from element \a first on. Not collective. */
+static inline ts_sink ts_sink_from(ts_sink y, int64_t first) {
+  size_t bytes = (size_t) first * ts_dtype_size(y.dtype);
+  y.data = (char *) y.data + bytes;
+  y.prior = y.prior == NULL ? NULL : (const char *) y.prior + bytes;
+  return y;
+}
+
 /** Elements [at, at + n) of a source, n <= TS_TILE. Not collective.
  * \param [out] buffer  Space for n floats, used unless the source is fp32.
  * \return the values: buffer, or the tensor itself. */
