@@ -1,6 +1,7 @@
-/* Measuring the candidates of products: each runs on random operands in memory of its own, and the median of a few runs
- * by device events decides.  Cost: memory of the product's operands for that while, and MOST_RUNS + 1 runs a
- * candidate. */
+/* Measuring the candidates of products on random operands in memory of their own: rounds in which each runs once, one
+ * after another without a pause, and the median of its runs by device events decides.  In rounds, because a device
+ * lowers its clocks in its first tens of milliseconds at work: those that came later would look slower.  Cost: memory
+ * of the product's operands for that while, and about ENOUGH seconds. */
 #include "cuda/blas_plan.h"
 #include "cuda/kernel.cuh"
 
@@ -10,7 +11,10 @@ extern "C" {
 #include "base/text.h"
 }
 
-enum { RUNS = 5, FILL_THREADS = 256 };
+enum { FEWEST_ROUNDS = 5, MOST_ROUNDS = 25, FILL_THREADS = 256 };
+
+/* Seconds of rounds after which there need not be more. */
+static const double ENOUGH = 0.06;
 
 static bool measuring;
 
@@ -103,32 +107,6 @@ static bool leaves_prior(const ts_blas *blas, bench *b, const cublasLtMatmulAlgo
   return !found;
 }
 
-/* Seconds of one run. */
-static double time_run(const ts_blas *blas, const bench *b, const cublasLtMatmulAlgo_t *algo, void *const event[2]) {
-  ts_device *device = &ts_cuda_opened()->base;
-  device->ops->record(device, event[0], TS_QUEUE_COMPUTE);
-  ts_blas_run_algorithm(blas, &b->operands, algo, b->stream);
-  device->ops->record(device, event[1], TS_QUEUE_COMPUTE);
-  device->ops->finish(device, event[1]);
-  return device->ops->seconds(device, event[0], event[1]);
-}
-
-/* Median of RUNS, after one that warms up. */
-static double time_algorithm(const ts_blas *blas, bench *b, const cublasLtMatmulAlgo_t *algo, void *const event[2]) {
-  double seconds[RUNS];
-  b->operands.beta = ts_blas_constant(true);
-  (void) time_run(blas, b, algo, event);
-  for (int i = 0; i < RUNS; ++i) {
-    double now = time_run(blas, b, algo, event);
-    int at = i;
-    for (; at > 0 && seconds[at - 1] > now; --at) {
-      seconds[at] = seconds[at - 1];
-    }
-    seconds[at] = now;
-  }
-  return seconds[RUNS / 2];
-}
-
 /* What the heuristic offers the library may still refuse when it is asked to run it. */
 static bool library_refuses(const ts_blas *blas, bench *b, const cublasLtMatmulAlgo_t *algo) {
   b->operands.beta = ts_blas_constant(true);
@@ -142,35 +120,85 @@ static bool library_refuses(const ts_blas *blas, bench *b, const cublasLtMatmulA
   return code != CUBLAS_STATUS_SUCCESS;
 }
 
+/* Candidates that the library runs, and the seconds of each in every round, ascending. */
+typedef struct contest {
+  cublasLtMatmulAlgo_t algo[TS_BLAS_CANDIDATES];
+  int number[TS_BLAS_CANDIDATES]; /* among those that the heuristic offers */
+  double seconds[TS_BLAS_CANDIDATES][MOST_ROUNDS];
+  int n, offered, rounds;
+  void *event[TS_BLAS_CANDIDATES + 1];
+} contest;
+
+static void admit_candidates(const ts_blas *blas, bench *b, contest *c) {
+  cublasLtMatmulHeuristicResult_t candidate[TS_BLAS_CANDIDATES];
+  c->offered = ts_blas_candidates(blas, true, candidate, TS_BLAS_CANDIDATES);
+  for (int i = 0; i < c->offered; ++i) {
+    bool unfit = library_refuses(blas, b, &candidate[i].algo) ||
+                 (blas->spec.prior == TS_BLAS_SCALED_PRIOR && !leaves_prior(blas, b, &candidate[i].algo));
+    if (!unfit) {
+      c->number[c->n] = i;
+      c->algo[c->n++] = candidate[i].algo;
+    }
+  }
+}
+
+/* Every candidate once.  \return the seconds of all. */
+static double run_round(const ts_blas *blas, const bench *b, contest *c) {
+  ts_device *device = &ts_cuda_opened()->base;
+  device->ops->record(device, c->event[0], TS_QUEUE_COMPUTE);
+  for (int i = 0; i < c->n; ++i) {
+    ts_blas_run_algorithm(blas, &b->operands, &c->algo[i], b->stream);
+    device->ops->record(device, c->event[i + 1], TS_QUEUE_COMPUTE);
+  }
+  device->ops->finish(device, c->event[c->n]);
+  for (int i = 0; i < c->n; ++i) {
+    double now = device->ops->seconds(device, c->event[i], c->event[i + 1]), *seconds = c->seconds[i];
+    int at = c->rounds;
+    for (; at > 0 && seconds[at - 1] > now; --at) {
+      seconds[at] = seconds[at - 1];
+    }
+    seconds[at] = now;
+  }
+  ++c->rounds;
+  return device->ops->seconds(device, c->event[0], c->event[c->n]);
+}
+
 /* A later candidate must be faster by this factor: below it is noise, and the heuristic's order is the better judge. */
-static const double FASTER = 0.98;
+static const double FASTER = 0.99;
+
+static void run_contest(const ts_blas *blas, bench *b, contest *c) {
+  int best = 0;
+  double all = 0;
+  char text[TS_BLAS_SPEC_TEXT];
+  b->operands.beta = ts_blas_constant(true);
+  (void) run_round(blas, b, c); /* warms up */
+  c->rounds = 0;
+  while (c->rounds < FEWEST_ROUNDS || (c->rounds < MOST_ROUNDS && all < ENOUGH)) {
+    all += run_round(blas, b, c);
+  }
+  for (int i = 1; i < c->n; ++i) {
+    if (c->seconds[i][c->rounds / 2] < FASTER * c->seconds[best][c->rounds / 2]) {
+      best = i;
+    }
+  }
+  ts_blas_choices_put(&blas->spec, &c->algo[best]);
+  ts_log(TS_LOG_DEBUG, "product %s: algorithm %d of %d, %.1f us, the first %.1f us, %d rounds",
+         ts_blas_spec_text(&blas->spec, text), c->number[best], c->offered, 1e6 * c->seconds[best][c->rounds / 2],
+         1e6 * c->seconds[0][c->rounds / 2], c->rounds);
+}
 
 static void measure_candidates(const ts_blas *blas, bench *b) {
   ts_device *device = &ts_cuda_opened()->base;
-  cublasLtMatmulHeuristicResult_t candidate[TS_BLAS_CANDIDATES];
-  int n = ts_blas_candidates(blas, true, candidate, TS_BLAS_CANDIDATES), best = -1;
-  double least = 0;
-  void *event[2] = {device->ops->event_create(device, true), device->ops->event_create(device, true)};
-  for (int i = 0; i < n; ++i) {
-    if (library_refuses(blas, b, &candidate[i].algo)) {
-      continue;
-    }
-    if (blas->spec.prior == TS_BLAS_SCALED_PRIOR && !leaves_prior(blas, b, &candidate[i].algo)) {
-      continue;
-    }
-    double seconds = time_algorithm(blas, b, &candidate[i].algo, event);
-    if (best < 0 || seconds < FASTER * least) {
-      best = i;
-      least = seconds;
-    }
+  contest c = {};
+  admit_candidates(blas, b, &c);
+  for (int i = 0; i <= c.n; ++i) {
+    c.event[i] = device->ops->event_create(device, true);
   }
-  device->ops->event_destroy(device, event[0]);
-  device->ops->event_destroy(device, event[1]);
-  char text[TS_BLAS_SPEC_TEXT];
-  if (best >= 0) {
-    ts_blas_choices_put(&blas->spec, &candidate[best].algo);
-    ts_log(TS_LOG_DEBUG, "product %s: algorithm %d of %d, %.1f us", ts_blas_spec_text(&blas->spec, text), best, n,
-           1e6 * least);
+  if (c.n > 0) {
+    run_contest(blas, b, &c);
+  }
+  for (int i = 0; i <= c.n; ++i) {
+    device->ops->event_destroy(device, c.event[i]);
   }
 }
 

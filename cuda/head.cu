@@ -27,8 +27,9 @@ extern "C" {
 
 enum { ROW_MULTIPLE = 128, CHUNK_BYTES = 1 << 30, IGNORED = -100, MOST_THREADS = 1024, TOTAL_THREADS = 1024 };
 
-/* Elements of a thread at a time, and shared memory for a row: of the 227 KB of a block, what its sums leave. */
-enum { LANES = 8, KEPT_BYTES = 226 << 10 };
+/* Elements of a thread at a time, where a row lies in shared memory 16 bytes of it; that memory: of the 227 KB of a
+ * block, what its sums leave. */
+enum { LANES = 8, PIECE = 4, KEPT_BYTES = 226 << 10 };
 
 /* ---- a row ---- */
 
@@ -59,79 +60,67 @@ static __device__ __forceinline__ float block_max(float x, float *scratch) {
   return max;
 }
 
-/* LANES logits from i on; what is behind the row's end counts as -infinity.  Rows are padded, so that reading is
+/* N logits from i on; what is behind the row's end counts as -infinity.  Rows are padded, so that reading is
  * allowed. */
-template <bool ON>
+template <int N, bool ON>
 static __device__ __forceinline__ void load_logits(float *x, const float *row, int i, int vocabulary, const cap &c) {
-  ts_load<LANES>(x, row + i);
+  ts_load<N>(x, row + i);
 #pragma unroll
-  for (int k = 0; k < LANES; ++k) {
+  for (int k = 0; k < N; ++k) {
     x[k] = i + k < vocabulary ? c.value<ON>(x[k]) : -INFINITY;
   }
 }
 
-/* LANES logits to and from shared memory, which is aligned to 16 bytes. */
-static __device__ __forceinline__ void keep(float *to, const float *x) {
-  ts_store<LANES / 2>(to, x);
-  ts_store<LANES / 2>(to + LANES / 2, x + LANES / 2);
-}
-static __device__ __forceinline__ void load_kept(float *x, const float *from) {
-  ts_load<LANES / 2>(x, from);
-  ts_load<LANES / 2>(x + LANES / 2, from + LANES / 2);
+/* A thread's largest logit and the sum of exponentials below it: N more of them, for which the sum is scaled when the
+ * maximum grows. */
+template <int N> static __device__ __forceinline__ void add_exponentials(const float *x, float *max, float *sum) {
+  float larger = *max;
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    larger = fmaxf(larger, x[k]);
+  }
+  *sum *= expf(*max - larger);
+  *max = larger;
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    *sum += expf(x[k] - larger);
+  }
 }
 
-/* Largest logit and the sum of exponentials below it, in one reading: a thread's sum is scaled when its maximum
- * grows.  With KEPT the row is in shared memory afterwards, for all threads. */
-template <bool KEPT, bool ON>
-static __device__ __forceinline__ void sum_exponentials(const float *row, float *kept, int vocabulary, const cap &c,
-                                                        float *scratch, float *max, float *sum) {
-  float m = -FLT_MAX, s = 0, x[LANES];
+/* Those of all threads, in all. */
+static __device__ __forceinline__ void join_exponentials(float *max, float *sum, float *scratch) {
+  float mine = *max;
+  *max = block_max(mine, scratch);
+  *sum = ts_block_sum(*sum * expf(mine - *max), scratch);
+}
+
+/* Of a row, in one reading. */
+template <bool ON>
+static __device__ __forceinline__ void sum_exponentials(const float *row, int vocabulary, const cap &c, float *scratch,
+                                                        float *max, float *sum) {
+  float x[LANES];
+  *max = -FLT_MAX;
+  *sum = 0;
 #pragma unroll 2
   for (int i = (int) threadIdx.x * LANES; i < vocabulary; i += (int) blockDim.x * LANES) {
-    load_logits<ON>(x, row, i, vocabulary, c);
-    if (KEPT) {
-      keep(kept + i, x);
-    }
-    float larger = m;
-#pragma unroll
-    for (int k = 0; k < LANES; ++k) {
-      larger = fmaxf(larger, x[k]);
-    }
-    s *= expf(m - larger);
-    m = larger;
-#pragma unroll
-    for (int k = 0; k < LANES; ++k) {
-      s += expf(x[k] - m);
-    }
+    load_logits<LANES, ON>(x, row, i, vocabulary, c);
+    add_exponentials<LANES>(x, max, sum);
   }
-  *max = block_max(m, scratch);
-  *sum = ts_block_sum(s * expf(m - *max), scratch);
+  join_exponentials(max, sum, scratch);
 }
 
-/* x = seed (softmax - onehot) slope of the LANES logits from i on. */
-template <bool ON>
+/* x = seed (softmax - onehot) slope of the N logits from i on. */
+template <int N, bool ON>
 static __device__ __forceinline__ void set_gradient(float *x, const float *logit, int i, int label, float lse,
                                                     float seed, const cap &c) {
 #pragma unroll
-  for (int k = 0; k < LANES; ++k) {
+  for (int k = 0; k < N; ++k) {
     float gradient = seed * (expf(logit[k] - lse) - (i + k == label ? 1.0f : 0.0f));
     x[k] = ON ? gradient * c.slope<ON>(logit[k]) : gradient;
   }
 }
 
-/* The gradient of a row in shared memory: a thread's own logits, so nobody waits. */
-template <typename T, bool ON>
-static __device__ __forceinline__ void differentiate_kept(T *to, const float *kept, int vocabulary, int label,
-                                                          float lse, float seed, const cap &c) {
-  float x[LANES];
-  for (int i = (int) threadIdx.x * LANES; i < vocabulary; i += (int) blockDim.x * LANES) {
-    load_kept(x, kept + i);
-    set_gradient<ON>(x, x, i, label, lse, seed, c);
-    ts_store<LANES>(to + i, x);
-  }
-}
-
-/* The same over the row's own memory.  A narrower gradient lies where logits were that other threads may
+/* The gradient of a row over its own memory.  A narrower gradient lies where logits were that other threads may
  * still have to read: all have read a stretch when anyone writes it, and what is written lies before what comes
  * next. */
 template <typename T, bool ON>
@@ -141,13 +130,13 @@ static __device__ __forceinline__ void differentiate(float *row, int vocabulary,
   int step = (int) blockDim.x * LANES, mine = (int) threadIdx.x * LANES;
   float x[LANES], next[LANES] = {};
   if (mine < vocabulary) {
-    load_logits<ON>(next, row, mine, vocabulary, c);
+    load_logits<LANES, ON>(next, row, mine, vocabulary, c);
   }
   for (int start = 0; start < vocabulary; start += step) {
     int i = start + mine;
-    set_gradient<ON>(x, next, i, label, lse, seed, c);
+    set_gradient<LANES, ON>(x, next, i, label, lse, seed, c);
     if (i + step < vocabulary) {
-      load_logits<ON>(next, row, i + step, vocabulary, c);
+      load_logits<LANES, ON>(next, row, i + step, vocabulary, c);
     }
     if (sizeof(T) < sizeof(float)) {
       __syncthreads();
@@ -165,13 +154,13 @@ template <typename T> static __device__ __forceinline__ void clear_row(float *ro
   }
 }
 
-/* A block a row: its loss, and with GRADIENT its logits replaced, KEPT: read only once. */
-template <typename T, bool GRADIENT, bool KEPT, bool ON>
+/* A block a row: its loss, and with GRADIENT its logits replaced, which are read twice. */
+template <typename T, bool GRADIENT, bool ON>
 __global__ void __launch_bounds__(MOST_THREADS)
     head_rows(float *__restrict__ logits, double *__restrict__ loss, const int32_t *__restrict__ label,
               const float *__restrict__ seed, cap c, int64_t ld, int vocabulary) {
   TS_SHARED(float, scratch, MOST_THREADS / TS_WARP);
-  float *row = logits + blockIdx.x * ld, *kept = row;
+  float *row = logits + blockIdx.x * ld;
   int at = label[blockIdx.x];
   if (at == IGNORED) {
     if (GRADIENT) {
@@ -182,22 +171,83 @@ __global__ void __launch_bounds__(MOST_THREADS)
     }
     return;
   }
-  if (KEPT) {
-    TS_SHARED_DYNAMIC(float, memory);
-    kept = memory;
-  }
   float max, sum;
-  sum_exponentials<KEPT, ON>(row, kept, vocabulary, c, scratch, &max, &sum);
+  sum_exponentials<ON>(row, vocabulary, c, scratch, &max, &sum);
   double lse = (double) max + log((double) sum);
   if (threadIdx.x == 0) {
     bool is_row = at >= 0 && at < vocabulary; /* else its logit is 0, as where ranks share the vocabulary */
-    loss[blockIdx.x] = lse - (double) (!is_row ? 0.0f : KEPT ? kept[at] : c.value<ON>(row[at]));
+    loss[blockIdx.x] = lse - (double) (is_row ? c.value<ON>(row[at]) : 0.0f);
   }
-  if (GRADIENT && KEPT) {
-    differentiate_kept<T, ON>((T *) row, kept, vocabulary, at, (float) lse, *seed, c);
-  } else if (GRADIENT) {
+  if (GRADIENT) {
     __syncthreads(); /* row[at] has been read */
     differentiate<T, ON>(row, vocabulary, at, (float) lse, *seed, c);
+  }
+}
+
+/* ---- rows that fit into shared memory ---- */
+
+/* A thread has the same places of every row there, so it waits for nobody but in the sums: each place is refilled with
+ * the block's next row as soon as its gradient is made, and memory is read while gradients are written. */
+
+/* Begin to copy a thread's logits of a row. */
+static __device__ __forceinline__ void begin_row(float *kept, const float *row, int vocabulary) {
+  for (int i = (int) threadIdx.x * PIECE; i < vocabulary; i += (int) blockDim.x * PIECE) {
+    ts_copy_ahead(kept + i, row + i, true);
+  }
+}
+
+/* The sums over a row; the logits are capped in place.  A thread's sum is that of its pieces in order. */
+template <bool ON>
+static __device__ __forceinline__ void sum_kept(float *kept, int vocabulary, const cap &c, float *max, float *sum) {
+  float x[PIECE];
+  *max = -FLT_MAX;
+  *sum = 0;
+#pragma unroll 4
+  for (int i = (int) threadIdx.x * PIECE; i < vocabulary; i += (int) blockDim.x * PIECE) {
+    load_logits<PIECE, ON>(x, kept, i, vocabulary, c);
+    if (ON) {
+      ts_store<PIECE>(kept + i, x);
+    }
+    add_exponentials<PIECE>(x, max, sum);
+  }
+}
+
+/* Rows blockIdx.x, + gridDim.x, ...: their losses, and their logits replaced. */
+template <typename T, bool ON>
+__global__ void __launch_bounds__(MOST_THREADS)
+    head_kept_rows(float *__restrict__ logits, double *__restrict__ loss, const int32_t *__restrict__ label,
+                   const float *__restrict__ seed, cap c, int64_t ld, int vocabulary, int rows) {
+  TS_SHARED(float, scratch, MOST_THREADS / TS_WARP);
+  TS_SHARED_DYNAMIC(float, kept);
+  int first = (int) threadIdx.x * PIECE, step = (int) blockDim.x * PIECE;
+  begin_row(kept, logits + blockIdx.x * ld, vocabulary);
+  for (int r = (int) blockIdx.x, next; r < rows; r = next) {
+    next = r + (int) gridDim.x;
+    float *row = logits + r * ld, *ahead = logits + next * ld, max = 0, sum = 1;
+    int at = label[r];
+    bool counts = at != IGNORED, is_row = counts && at >= 0 && at < vocabulary;
+    ts_copy_commit();
+    ts_copy_wait<0>();
+    if (counts) { /* the same in all threads */
+      sum_kept<ON>(kept, vocabulary, c, &max, &sum);
+      join_exponentials(&max, &sum, scratch);
+    }
+    double lse = (double) max + log((double) sum);
+    if (threadIdx.x == (is_row ? (unsigned) (at % step / PIECE) : 0)) { /* whose logit it is, before it is refilled */
+      loss[r] = counts ? lse - (double) (is_row ? kept[at] : 0.0f) : 0;
+    }
+#pragma unroll 4
+    for (int i = first; i < vocabulary; i += step) {
+      float x[PIECE] = {};
+      if (counts) {
+        load_logits<PIECE, false>(x, kept, i, vocabulary, c);
+        set_gradient<PIECE, ON>(x, x, i, at, (float) lse, *seed, c);
+      }
+      ts_store<PIECE>((T *) row + i, x);
+      if (next < rows) {
+        ts_copy_ahead(kept + i, ahead + i, true);
+      }
+    }
   }
 }
 
@@ -230,7 +280,7 @@ __global__ void __launch_bounds__(MOST_THREADS)
   TS_SHARED(float, scratch, MOST_THREADS / TS_WARP);
   const float *row = logits + blockIdx.x * ld;
   float max, sum;
-  sum_exponentials<false, ON>(row, NULL, vocabulary, c, scratch, &max, &sum);
+  sum_exponentials<ON>(row, vocabulary, c, scratch, &max, &sum);
   if (threadIdx.x == 0) {
     int at = place_of_label(label[blockIdx.x], first, vocabulary);
     stats[2 * blockIdx.x] = (float) ((double) max + log((double) sum));
@@ -508,12 +558,17 @@ template <typename T, bool ON> static void launch_rows_of(const sweep *s, int64_
     return;
   }
   int64_t bytes = h->ld * (int64_t) sizeof(float);
-  bool keeps = h->gradients && bytes <= KEPT_BYTES;
-  ts_launch(keeps          ? head_rows<T, true, true, ON>
-            : h->gradients ? head_rows<T, true, false, ON>
-                           : head_rows<T, false, false, ON>,
-            (unsigned) rows, threads_of_logits(h), keeps ? (size_t) bytes : 0, s->stream, s->logits,
-            s->row_loss + first, s->label + first, s->seed, h->logits_cap, h->ld, (int) h->vocabulary);
+  int threads = threads_of_logits(h);
+  if (h->gradients && bytes <= KEPT_BYTES) {
+    int64_t together =
+        ts_cuda_opened()->processors * min((int64_t) 2048 / threads, (KEPT_BYTES + 1024) / (bytes + 1024));
+    ts_launch(head_kept_rows<T, ON>, (unsigned) (rows < together ? rows : together), threads, (size_t) bytes, s->stream,
+              s->logits, s->row_loss + first, s->label + first, s->seed, h->logits_cap, h->ld, (int) h->vocabulary,
+              (int) rows);
+  } else {
+    ts_launch(h->gradients ? head_rows<T, true, ON> : head_rows<T, false, ON>, (unsigned) rows, threads, 0, s->stream,
+              s->logits, s->row_loss + first, s->label + first, s->seed, h->logits_cap, h->ld, (int) h->vocabulary);
+  }
 }
 
 template <typename T> static void launch_rows(const sweep *s, int64_t first, int64_t rows) {
