@@ -15,7 +15,6 @@
 #include "cuda/attention.h"
 #include "cuda/philox.cuh"
 
-#define TS_LOG2E 1.4426950408889634f
 #define TS_MINUS_INFINITY (-INFINITY)
 
 /** Elements from one row of a tile to the next. */

@@ -45,6 +45,11 @@ struct cap {
   }
 };
 
+/* e^x for x of at most 0: within 2^-22 of it where it counts beside 1, which is all that a sum of them shows. */
+static __device__ __forceinline__ float exponential(float x) {
+  return ts_exp2(TS_LOG2E * x);
+}
+
 static __device__ __forceinline__ float block_max(float x, float *scratch) {
   int warps = (int) blockDim.x / TS_WARP;
   x = ts_warp_max(x);
@@ -79,11 +84,11 @@ template <int N> static __device__ __forceinline__ void add_exponentials(const f
   for (int k = 0; k < N; ++k) {
     larger = fmaxf(larger, x[k]);
   }
-  *sum *= expf(*max - larger);
+  *sum *= exponential(*max - larger);
   *max = larger;
 #pragma unroll
   for (int k = 0; k < N; ++k) {
-    *sum += expf(x[k] - larger);
+    *sum += exponential(x[k] - larger);
   }
 }
 
@@ -91,7 +96,7 @@ template <int N> static __device__ __forceinline__ void add_exponentials(const f
 static __device__ __forceinline__ void join_exponentials(float *max, float *sum, float *scratch) {
   float mine = *max;
   *max = block_max(mine, scratch);
-  *sum = ts_block_sum(*sum * expf(mine - *max), scratch);
+  *sum = ts_block_sum(*sum * exponential(mine - *max), scratch);
 }
 
 /* Of a row, in one reading. */
@@ -115,8 +120,19 @@ static __device__ __forceinline__ void set_gradient(float *x, const float *logit
                                                     float seed, const cap &c) {
 #pragma unroll
   for (int k = 0; k < N; ++k) {
-    float gradient = seed * (expf(logit[k] - lse) - (i + k == label ? 1.0f : 0.0f));
-    x[k] = ON ? gradient * c.slope<ON>(logit[k]) : gradient;
+    x[k] = seed * exponential(logit[k] - lse);
+  }
+  if (label >= i && label < i + N) {
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      x[k] -= i + k == label ? seed : 0.0f;
+    }
+  }
+  if (ON) {
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      x[k] *= c.slope<ON>(logit[k]);
+    }
   }
 }
 
@@ -186,29 +202,53 @@ __global__ void __launch_bounds__(MOST_THREADS)
 
 /* ---- rows that fit into shared memory ---- */
 
-/* A thread has the same places of every row there, so it waits for nobody but in the sums: each place is refilled with
- * the block's next row as soon as its gradient is made, and memory is read while gradients are written. */
+/* A thread has the same places of every row there, so it waits for nobody but in the sums.  Each place is refilled with
+ * the block's next row as soon as its gradient is made, and a quarter of the places is summed while others are still on
+ * their way: memory is read all the time. */
 
-/* Begin to copy a thread's logits of a row. */
-static __device__ __forceinline__ void begin_row(float *kept, const float *row, int vocabulary) {
-  for (int i = (int) threadIdx.x * PIECE; i < vocabulary; i += (int) blockDim.x * PIECE) {
-    ts_copy_ahead(kept + i, row + i, true);
+enum { QUARTERS = 4 };
+
+/* The places of a thread in a row: pieces, \a step apart; a quarter of them, rounded up. */
+struct places {
+  int first, step, quarter, end;
+};
+
+static __device__ __forceinline__ places places_of(int vocabulary) {
+  int step = (int) blockDim.x * PIECE, pieces = (vocabulary + step - 1) / step;
+  return {(int) threadIdx.x * PIECE, step, (pieces + QUARTERS - 1) / QUARTERS * step, vocabulary};
+}
+
+/* Wait for quarter \a q of a row whose copies are all begun. */
+static __device__ __forceinline__ void wait_for_quarter(int q) {
+  switch (q) {
+    case 0: ts_copy_wait<3>(); break;
+    case 1: ts_copy_wait<2>(); break;
+    case 2: ts_copy_wait<1>(); break;
+    default: ts_copy_wait<0>(); break;
   }
 }
 
-/* The sums over a row; the logits are capped in place.  A thread's sum is that of its pieces in order. */
+/* The sums over a row; the logits are capped in place, and behind its end -infinity.  A thread's sum is that of its
+ * pieces in order. */
 template <bool ON>
-static __device__ __forceinline__ void sum_kept(float *kept, int vocabulary, const cap &c, float *max, float *sum) {
-  float x[PIECE];
+static __device__ __forceinline__ void sum_kept(float *kept, const places &own, const cap &c, float *max, float *sum) {
   *max = -FLT_MAX;
   *sum = 0;
-#pragma unroll 4
-  for (int i = (int) threadIdx.x * PIECE; i < vocabulary; i += (int) blockDim.x * PIECE) {
-    load_logits<PIECE, ON>(x, kept, i, vocabulary, c);
-    if (ON) {
-      ts_store<PIECE>(kept + i, x);
+#pragma unroll
+  for (int q = 0; q < QUARTERS; ++q) {
+    wait_for_quarter(q);
+    int end = min(own.end, (q + 1) * own.quarter);
+#pragma unroll 2
+    for (int i = own.first + q * own.quarter; i < end; i += own.step) {
+      float x[PIECE];
+      if (i + PIECE <= own.end && !ON) {
+        ts_load<PIECE>(x, kept + i);
+      } else {
+        load_logits<PIECE, ON>(x, kept, i, own.end, c);
+        ts_store<PIECE>(kept + i, x);
+      }
+      add_exponentials<PIECE>(x, max, sum);
     }
-    add_exponentials<PIECE>(x, max, sum);
   }
 }
 
@@ -219,36 +259,42 @@ __global__ void __launch_bounds__(MOST_THREADS)
                    const float *__restrict__ seed, cap c, int64_t ld, int vocabulary, int rows) {
   TS_SHARED(float, scratch, MOST_THREADS / TS_WARP);
   TS_SHARED_DYNAMIC(float, kept);
-  int first = (int) threadIdx.x * PIECE, step = (int) blockDim.x * PIECE;
-  begin_row(kept, logits + blockIdx.x * ld, vocabulary);
+  places own = places_of(vocabulary);
+  for (int q = 0; q < QUARTERS; ++q) {
+    for (int i = own.first + q * own.quarter; i < min(own.end, (q + 1) * own.quarter); i += own.step) {
+      ts_copy_ahead(kept + i, logits + blockIdx.x * ld + i, true);
+    }
+    ts_copy_commit();
+  }
   for (int r = (int) blockIdx.x, next; r < rows; r = next) {
     next = r + (int) gridDim.x;
-    float *row = logits + r * ld, *ahead = logits + next * ld, max = 0, sum = 1;
+    float *row = logits + r * ld, *ahead = logits + next * ld, max, sum;
     int at = label[r];
-    bool counts = at != IGNORED, is_row = counts && at >= 0 && at < vocabulary;
-    ts_copy_commit();
-    ts_copy_wait<0>();
-    if (counts) { /* the same in all threads */
-      sum_kept<ON>(kept, vocabulary, c, &max, &sum);
-      join_exponentials(&max, &sum, scratch);
-    }
+    bool counts = at != IGNORED, is_row = at >= 0 && at < vocabulary;
+    sum_kept<ON>(kept, own, c, &max, &sum);
+    join_exponentials(&max, &sum, scratch);
     double lse = (double) max + log((double) sum);
-    if (threadIdx.x == (is_row ? (unsigned) (at % step / PIECE) : 0)) { /* whose logit it is, before it is refilled */
+    if (threadIdx.x ==
+        (is_row ? (unsigned) (at % own.step / PIECE) : 0)) { /* whose logit it is, before it is refilled */
       loss[r] = counts ? lse - (double) (is_row ? kept[at] : 0.0f) : 0;
     }
-#pragma unroll 4
-    for (int i = first; i < vocabulary; i += step) {
-      float x[PIECE] = {};
-      if (counts) {
-        load_logits<PIECE, false>(x, kept, i, vocabulary, c);
-        set_gradient<PIECE, ON>(x, x, i, at, (float) lse, *seed, c);
+    float factor = counts ? *seed : 0.0f;
+    for (int q = 0; q < QUARTERS; ++q) {
+      int end = min(own.end, (q + 1) * own.quarter);
+#pragma unroll 2
+      for (int i = own.first + q * own.quarter; i < end; i += own.step) {
+        float logit[PIECE], x[PIECE];
+        ts_load<PIECE>(logit, kept + i);
+        set_gradient<PIECE, ON>(x, logit, i, at, (float) lse, factor, c);
+        ts_store<PIECE>((T *) row + i, x);
+        if (next < rows) {
+          ts_copy_ahead(kept + i, ahead + i, true);
+        }
       }
-      ts_store<PIECE>((T *) row + i, x);
-      if (next < rows) {
-        ts_copy_ahead(kept + i, ahead + i, true);
-      }
+      ts_copy_commit();
     }
   }
+  ts_copy_wait<0>(); /* groups of nothing */
 }
 
 /* ---- a row of a share of the vocabulary ---- */

@@ -20,6 +20,9 @@ extern "C" {
 typedef __nv_bfloat16 ts_bf16;
 typedef __half ts_f16;
 
+/** Of powers of e as powers of 2. */
+#define TS_LOG2E 1.4426950408889634f
+
 enum { TS_WARP = 32 };
 
 /* ---- elements ---- */
