@@ -258,10 +258,45 @@ static void test_all_uses(void) {
   test_uses(&models[0], SPEC("lm_head.weight", "skip"));
 }
 
+/* Rows of experts' products in the forward step of a rank, of a layer. */
+static int64_t expert_rows(const ts_graph *g) {
+  int64_t rows = 0, products = 0;
+  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+    if (g->node[n].op == TS_OP_GROUPED && g->node[n].segment == TS_SEGMENT_FORWARD) {
+      rows += g->tensor[g->node[n].in[0]].shape.d[0];
+      ++products;
+    }
+  }
+  return products > 0 ? rows / products : 0;
+}
+
+/* Of 8 tokens with 3 choices each rank along tp brings its own to the experts, whether it has them alone between products
+ * or all of them. */
+static void test_expert_rows(void) {
+  static const char *const how[] = {"true", "false"};
+  for (int tp = 2; tp <= 5; ++tp) {
+    for (int i = 0; i < 2; ++i) {
+      char *sets = ts_format("tensor_parallel.autotp_size=%d tensor_parallel.sequence_parallel=%s", tp, how[i]);
+      grid g = make_grid(mixture, sets, tp, TS_MODEL_TRAIN);
+      int64_t all = 0, most = 0;
+      for (int r = 0; r < tp; ++r) {
+        int64_t rows = expert_rows(g.program[r]->graph);
+        all += rows;
+        most = rows > most ? rows : most;
+      }
+      tap_ok(all == 8 * 3 && most == (8 + tp - 1) / tp * 3, "tp %d, sequence_parallel %s: experts have each token once",
+             tp, how[i]);
+      free_grid(&g);
+      ts_free(sets);
+    }
+  }
+}
+
 int main(void) {
   double start = ts_seconds();
   bool all = getenv("TEST_TP_ALL") != NULL;
   test_all_uses();
+  test_expert_rows();
   if (all) {
     test_product();
   } else {

@@ -50,6 +50,7 @@ typedef struct ts_sharding {
   int64_t batch, length; /**< Extents of samples and tokens. */
   bool loss_by_rows;     /**< Each rank has the loss of its rows, else all have all of it. */
   ts_run_of rows;        /**< Of all tokens of all samples; size 0: they are not dealt. */
+  bool experts_only;     /**< Rows are for experts alone; all else is done on all of them. */
   ts_spread *spread;     /**< Owned; per tensor. */
   ts_node_share *node;   /**< Owned; per node. */
   bool *whole_units; /**< Owned; per tensor, of parameters: some runs have parts and others not (q, k and v in one), so

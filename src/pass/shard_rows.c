@@ -1,5 +1,6 @@
 /* Rows: tokens of samples, one after the other.  With sequence_parallel each rank has its own between products
  * (Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022). */
+#include "base/memory.h"
 #include "pass/sequence.h"
 #include "pass/shard_cut.h"
 
@@ -22,8 +23,22 @@ static bool deals_rows(const ts_sharding *s) {
          s->batch * least_tokens(s) >= s->context->mesh->size[TS_AXIS_TP];
 }
 
+/* Tokens that are dispatched among several experts. */
+static bool is_dispatch(const ts_node *node) {
+  return node->op == TS_OP_DISPATCH && node->attr.experts.n > 1;
+}
+
+static bool has_experts(const ts_sharding *s) {
+  bool any = false;
+  for (ts_nid n = 0; n < s->graph->n_nodes; ++n) {
+    any = any || is_dispatch(&s->graph->node[n]);
+  }
+  return any && s->context->use != TS_MODEL_LOGITS && s->batch * least_tokens(s) >= s->context->mesh->size[TS_AXIS_TP];
+}
+
 void ts_sharding_deal_rows(ts_sharding *s) {
-  if (deals_rows(s)) {
+  s->experts_only = !deals_rows(s) && has_experts(s);
+  if (deals_rows(s) || s->experts_only) {
     s->rows = (ts_run_of){ts_dealing_add(s->dealing, s->batch * s->length, 1), 1};
   }
 }
@@ -35,7 +50,8 @@ static bool begins_with_tokens(const ts_sharding *s, ts_tid t) {
 
 /* Can the node do rows by themselves?  What has rows begins with samples and tokens. */
 static bool can_cut_rows(const ts_sharding *s, const ts_node *node, ts_cut *cut) {
-  if (s->rows.size == 0 || !ts_node_cut(s->graph, node, '*', cut) || cut->units != s->batch * s->length) {
+  if (s->rows.size == 0 || s->experts_only || !ts_node_cut(s->graph, node, '*', cut) ||
+      cut->units != s->batch * s->length) {
     return false;
   }
   bool can = true;
@@ -74,10 +90,11 @@ bool ts_sharding_cut_by_rows(ts_sharding *s, const ts_node *node, ts_node_share 
   return true;
 }
 
-/* Does the node bring together by expert the tokens that each rank has, or work on what was? */
+/* Does the node bring together by expert the tokens that each rank has, or work on what was?  Where rows are for
+ * experts alone routers, their room and loads are those of all tokens, on every rank. */
 static bool is_routed(const ts_sharding *s, const ts_node *node) {
   bool takes = node->op == TS_OP_DISPATCH || node->op == TS_OP_ROUTE_LOADS || node->op == TS_OP_ROUTE_LIMIT;
-  bool routed = takes && s->spread[node->in[0]].rows;
+  bool routed = s->experts_only ? is_dispatch(node) : takes && s->spread[node->in[0]].rows;
   for (int i = 0; i < node->n_in; ++i) {
     routed = routed || (node->in[i] != TS_NONE && s->spread[node->in[i]].routed);
   }
@@ -92,16 +109,23 @@ bool ts_sharding_follow_routed(ts_sharding *s, const ts_node *node, ts_node_shar
     return false;
   }
   for (int i = 0; i < node->n_in; ++i) {
-    if (ts_sharding_is_parameter(s, node->in[i])) {
-      s->partial[node->in[i]] = true;
-    } else if (ts_sharding_tensor(s, node->in[i])->role == TS_ROLE_INPUT) { /* labels */
+    ts_tid t = node->in[i];
+    if (ts_sharding_is_parameter(s, t)) {
+      s->partial[t] = true;
+    } else if (t != TS_NONE && !s->spread[t].rows && !s->spread[t].routed) { /* labels; what all ranks have */
       how->take |= 1u << i;
+      how->share |= s->experts_only && ts_sharding_is_differentiable(s, t) ? 1u << i : 0;
     }
   }
   for (int i = 0; i < node->n_out; ++i) {
     bool of_tokens =
         node->op == TS_OP_COMBINE || node->op == TS_OP_ROUTE_LIMIT || (node->op == TS_OP_DISPATCH && i == PLACE);
     s->spread[node->out[i]] = (ts_spread){.rows = of_tokens, .routed = !of_tokens};
+  }
+  if (node->op == TS_OP_COMBINE && s->experts_only) {
+    how->gathered = ts_malloc(sizeof *how->gathered);
+    *how->gathered = s->spread[node->out[0]];
+    s->spread[node->out[0]] = (ts_spread){0};
   }
   how->index = '*';
   how->run = s->rows;
@@ -111,11 +135,12 @@ bool ts_sharding_follow_routed(ts_sharding *s, const ts_node *node, ts_node_shar
 
 bool ts_sharding_begins_rows(const ts_sharding *s, const ts_node *node) {
   bool lookup = node->op == TS_OP_EMBEDDING && !s->spread[node->in[0]].dealt;
-  return s->rows.size > 0 && (lookup || node->op == TS_OP_HEAD_LOSS);
+  return s->rows.size > 0 && !s->experts_only && (lookup || node->op == TS_OP_HEAD_LOSS);
 }
 
 void ts_sharding_scatter_sums(ts_sharding *s, const ts_node *node, ts_node_share *how) {
-  how->scatter = how->sums && s->rows.size > 0 && node->n_out == 1 && begins_with_tokens(s, node->out[0]);
+  how->scatter =
+      how->sums && s->rows.size > 0 && !s->experts_only && node->n_out == 1 && begins_with_tokens(s, node->out[0]);
   if (how->scatter) {
     s->spread[node->out[0]].rows = true;
     for (int i = 2; node->op == TS_OP_MATMUL && i < node->n_in; ++i) {
