@@ -47,6 +47,28 @@ static void dispatch_launch(const ts_kernel_call *call) {
             (const int32_t *) sort.key[sorted], (const int32_t *) sort.place[sorted], n, experts);
 }
 
+/* Thread e: the rows that all ranks have of the experts before it. */
+static __global__ void __launch_bounds__(EDGE_THREADS)
+    add_firsts(int32_t *__restrict__ first, const int32_t *__restrict__ firsts, int ranks, int stride, int from,
+               int n) {
+  int e = (int) (blockIdx.x * EDGE_THREADS + threadIdx.x);
+  if (e > n) {
+    return;
+  }
+  int32_t row = 0;
+  for (int r = 0; r < ranks; ++r) {
+    row += firsts[r * stride + from + e] - firsts[r * stride + from];
+  }
+  first[e] = row;
+}
+
+static void first_of_all_launch(const ts_kernel_call *call) {
+  const ts_shape *shape = &ts_call_in(call, 0)->shape;
+  int n = call->node->attr.experts.n;
+  ts_launch(add_firsts, ts_blocks(n + 1, EDGE_THREADS), EDGE_THREADS, 0, ts_call_stream(call), (int32_t *) call->out[0],
+            (const int32_t *) call->in[0], (int) shape->d[0], (int) shape->d[1], call->node->attr.experts.first, n);
+}
+
 /* ---- rows there and back ---- */
 
 /* What the other three have. */
@@ -348,6 +370,7 @@ const ts_kernel *ts_cuda_experts(ts_op op) {
     ts_op op;
     ts_kernel kernel;
   } rows[] = {{TS_OP_DISPATCH, {dispatch_set_up, dispatch_launch, NULL}},
+              {TS_OP_FIRST_OF_ALL, {NULL, first_of_all_launch, NULL}},
               {TS_OP_TAKE_ROWS, {NULL, rows_launch, NULL}},
               {TS_OP_COMBINE, {NULL, rows_launch, NULL}},
               {TS_OP_COMBINE_DOTS, {NULL, rows_launch, NULL}},

@@ -51,6 +51,10 @@ fails "rank 1 is in exchange of 2 tensors while rank 0 is in exchange of 1 tenso
 job $mpiexec -n 2 regression/comm/test_comm blocks
 fails "group rank 1 sent less than the 16 bytes expected: the ranks are not in the same collective" \
   "an exchange of other blocks: noticed by their sizes"
+job $mpiexec -n 3 regression/comm/test_comm room
+fails "group rank 0 gets 12 rows for its experts, and has room for 11" "more rows of experts than there is room for"
+job $mpiexec -n 3 regression/comm/test_comm counts
+fails "they differ in counts, bytes of a row or directions" "rows of experts that two ranks count differently"
 job env SLURM_JOB_ID=1 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0 regression/comm/test_comm die
 fails "srun started 4 tasks, but MPI sees one world per task: use srun --mpi=" "srun without a process manager that MPI knows"
 job env OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=3 regression/comm/test_comm die

@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "comm/comm_mpi.h"
 #include "regression/exchange_cases.h"
+#include "regression/row_cases.h"
 #include "regression/tap.h"
 #include "regression/tap_mpi.h"
 #include "run/stream.h"
@@ -377,6 +378,50 @@ static bool exchange_is_right(ts_comm *comm, exchange_case *c) {
   return right;
 }
 
+/* ---- rows of experts ---- */
+
+/* There, or home; with room for \a spare rows more, which stay what they are. */
+static bool rows_are_right(ts_comm *comm, const row_case *c, bool home, int64_t spare) {
+  int rank = comm->rank;
+  int64_t from = row_count(c, rank, home), to = row_count(c, rank, !home);
+  uint32_t *x = ts_malloc((size_t) (from + spare) * row_bytes(c) + 1);
+  size_t bytes = (size_t) (to + spare) * row_bytes(c);
+  char *y = ts_malloc(bytes + 1), *expected = ts_malloc(bytes + 1);
+  row_fill(c, rank, home, x);
+  memset(y, 0x5a, bytes);
+  memset(expected, 0x5a, bytes);
+  row_fill(c, rank, !home, (uint32_t *) expected);
+  comm->ops->exchange_rows(comm, &(ts_row_exchange){.x = x,
+                                                    .y = y,
+                                                    .firsts = c->firsts,
+                                                    .experts = c->cuts,
+                                                    .row_bytes = (int64_t) row_bytes(c),
+                                                    .x_rows = from + spare,
+                                                    .y_rows = to + spare,
+                                                    .home = home});
+  bool right = memcmp(y, expected, bytes) == 0;
+  ts_free(x);
+  ts_free(y);
+  ts_free(expected);
+  return right;
+}
+
+static void test_rows(ts_comm *comm) {
+  int64_t limit = ts_comm_switch.message_limit;
+  for (int cut = 0; cut <= 1; ++cut) {
+    bool right = true;
+    ts_comm_switch.message_limit = cut ? 100 : limit;
+    for (uint64_t seed = 1; seed <= 40; ++seed) {
+      row_case c = row_case_of(comm->size, seed);
+      right = rows_are_right(comm, &c, false, (int64_t) seed % 3) && right;
+      right = rows_are_right(comm, &c, true, (int64_t) seed % 2) && right;
+    }
+    tap_ok_all(MPI_COMM_WORLD, right, "rows to their experts and home, as many as are counted%s",
+               cut ? ", in messages of 100 bytes" : "");
+  }
+  ts_comm_switch.message_limit = limit;
+}
+
 static void test_exchange(ts_comm *comm) {
   int64_t limit = ts_comm_switch.message_limit;
   exchange_case *c = ts_malloc(sizeof *c);
@@ -668,6 +713,24 @@ static void fail_exchange(ts_comm *all, const char *how) {
   all->ops->exchange(all, &lists, workspace, sizeof workspace);
 }
 
+/* Two experts of rank 0: more rows come than it has room for; or rank 1 counts others than the rest. */
+static void fail_rows(ts_comm *all, const char *how) {
+  int32_t x[8] = {0}, y[64], firsts[3 * 16];
+  int64_t cuts[17];
+  for (int r = 0; r <= all->size; ++r) {
+    cuts[r] = r == 0 ? 0 : 2;
+  }
+  for (int r = 0; r < all->size; ++r) {
+    firsts[3 * r] = 0;
+    firsts[3 * r + 1] = all->rank == 1 && strcmp(how, "counts") == 0 ? 2 : 1;
+    firsts[3 * r + 2] = 4;
+  }
+  bool few = strcmp(how, "room") == 0 && all->rank == 0;
+  ts_comm_set_agreement(true);
+  all->ops->exchange_rows(
+      all, &(ts_row_exchange){x, y, firsts, cuts, sizeof *x, 4, few ? 4 * all->size - 1 : 4 * all->size, false});
+}
+
 static void fail(ts_world *world, const char *how) {
   ts_comm *all = ts_world_all(world);
   int64_t cuts[65], data[64] = {0};
@@ -686,6 +749,9 @@ static void fail(ts_world *world, const char *how) {
   }
   if (strcmp(how, "tensors") == 0 || strcmp(how, "blocks") == 0) {
     fail_exchange(all, how);
+  }
+  if (strcmp(how, "room") == 0 || strcmp(how, "counts") == 0) {
+    fail_rows(all, how);
   }
   all->ops->all_gather(all, &t, 1, TS_F32);
   all->ops->barrier(all);
@@ -713,6 +779,7 @@ int main(int argc, char **argv) {
   test_broadcast(all);
   test_share_text(world);
   test_exchange(all);
+  test_rows(all);
   test_long_exchange(all);
   test_far_exchange(world);
   test_adjoint(all);

@@ -5,6 +5,7 @@
 #include "comm/comm_device.h"
 #include "comm/comm_nccl.h"
 #include "regression/exchange_cases.h"
+#include "regression/row_cases.h"
 #include "regression/tap.h"
 #include "regression/tap_mpi.h"
 
@@ -504,6 +505,47 @@ static bool exchange_is_right(ts_comm *comm, exchange_case *c, bool captured) {
   return take_exchange(&m);
 }
 
+/* ---- rows of experts ---- */
+
+static bool rows_are_right(ts_comm *comm, const row_case *c, bool home) {
+  size_t from = (size_t) row_count(c, comm->rank, home) * row_bytes(c) + 16,
+         to = (size_t) row_count(c, comm->rank, !home) * row_bytes(c) + 16;
+  uint32_t *x = ts_calloc(1, from);
+  char *is = ts_malloc(to), *expected = ts_malloc(to);
+  row_fill(c, comm->rank, home, x);
+  memset(expected, 0x5a, to);
+  void *device_x = put(x, from), *device_y = put(expected, to), *firsts = put((void *) c->firsts, sizeof c->firsts);
+  row_fill(c, comm->rank, !home, (uint32_t *) expected);
+  comm->ops->exchange_rows(comm, &(ts_row_exchange){.x = device_x,
+                                                    .y = device_y,
+                                                    .firsts = firsts,
+                                                    .experts = c->cuts,
+                                                    .row_bytes = (int64_t) row_bytes(c),
+                                                    .x_rows = row_count(c, comm->rank, home),
+                                                    .y_rows = row_count(c, comm->rank, !home),
+                                                    .home = home});
+  finish(TS_QUEUE_COMM);
+  get(is, device_y, to);
+  bool right = memcmp(is, expected, to) == 0;
+  drop(device_x, from);
+  drop(device_y, to);
+  drop(firsts, sizeof c->firsts);
+  ts_free(x);
+  ts_free(is);
+  ts_free(expected);
+  return right;
+}
+
+static void test_rows(ts_comm *comm) {
+  bool right = true;
+  for (uint64_t seed = 1; seed <= 12; ++seed) {
+    row_case c = row_case_of(comm->size, seed);
+    right = rows_are_right(comm, &c, false) && right;
+    right = rows_are_right(comm, &c, true) && right;
+  }
+  tap_ok_all(MPI_COMM_WORLD, right, "rows to their experts and home, as many as are counted");
+}
+
 static void test_exchange(ts_comm *comm) {
   exchange_case *c = ts_malloc(sizeof *c);
   bool right = true;
@@ -865,6 +907,9 @@ static void test_all(ts_world *world) {
   test_all_reduce(exact, false);
   test_broadcast(exact);
   test_exchange(exact);
+  if (exact->size > 1) {
+    test_rows(exact);
+  }
   test_many_blocks(exact);
   if (ts_world_size(world) > 1) {
     test_sums_of_nccl(fast);

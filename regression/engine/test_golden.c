@@ -64,6 +64,7 @@ typedef struct grid {
   int tp, sp, dp;       /* dp: all that have other samples */
   int ep;               /* of these; 0 as 1 */
   int chunks;           /* of tokens for experts; 0 as 1 */
+  const char *dispatch; /* NULL: auto */
   int pp;               /* stages of a pipeline, which have micro-batches of one sample; 0 as 1 */
   const char *schedule; /* with pp */
   int ulysses;          /* of sp, those that share heads; 0: the plan says */
@@ -131,6 +132,7 @@ static ts_deck *read_deck(const grid *on, const golden *g, int64_t stage, bool b
                  ts_format("tensor_parallel.autotp_size=%d", on->tp),
                  ts_format("expert_parallel.autoep_size=%d", on->ep > 1 ? on->ep : 1),
                  ts_format("moe.token_chunks=%d", on->chunks > 1 ? on->chunks : 1),
+                 ts_format("moe.dispatch=%s", on->dispatch == NULL ? "auto" : on->dispatch),
                  ts_format("sequence_parallel_size=%d", on->sp),
                  on->ulysses > 0 ? ts_format("sequence_parallel.ulysses_degree=%d", on->ulysses)
                                  : ts_strdup("sequence_parallel.ulysses_degree=auto"),
@@ -543,8 +545,9 @@ static void test_documents(const grid *on, stages of) {
   }
 }
 
-/* On the stand-in every fifth golden takes turns (a GPU does all in seconds, regression/gpu): of those that replicas can share a third each is for replicas, tp and
- * sp, of the others a half each for sp and tp; TEST_GOLDEN_ALL is for all.  turn counts both kinds. */
+/* On the stand-in every fifth golden takes turns (a GPU does all in seconds, regression/gpu): of those that replicas
+ * can share a third each is for replicas, tp and sp, of the others a half each for sp and tp; TEST_GOLDEN_ALL is for
+ * all.  turn counts both kinds. */
 static bool is_in_turn(const grid *on, const golden *g, int turn[2]) {
   int kind = on->tp > 1 ? 1 : on->sp > 1 ? 2 : 0;
   bool shared = g->micro_batch % ts_world_size(on->world) == 0;
@@ -581,8 +584,8 @@ static void test_grid(const grid *on) {
   }
 }
 
-/* Mixtures, with experts spread over some or all of the ranks that have other samples, at a stage and in chunks of
- * tokens in turn. */
+/* Mixtures, with experts spread over some or all of the ranks that have other samples, at a stage, in chunks of tokens
+ * and with tokens sent either way in turn. */
 static void test_experts(const grid *on) {
   for (size_t c = 0; c < sizeof families / sizeof families[0]; ++c) {
     for (int ep = 2; ep <= on->dp && is_mixture(&families[c]) && tap_wanted(families[c].name); ++ep) {
@@ -594,9 +597,10 @@ static void test_experts(const grid *on) {
         const stages all = {0, 3}, one = stages_of(on, c + (size_t) ep, true);
         const stages of = wants_all() ? all : one;
         for (int64_t stage = of.first; stage <= of.last; ++stage) {
+          spread.dispatch = (stage + (int64_t) c) % 2 == 0 ? "alltoall" : "allgather";
           if (ts_world_rank(on->world) == 0) {
-            tap_note("%s: tp %d, sp %d, ep %d of %d, %d chunks", families[c].name, on->tp, on->sp, ep, on->dp,
-                     spread.chunks);
+            tap_note("%s: tp %d, sp %d, ep %d of %d, %d chunks, %s", families[c].name, on->tp, on->sp, ep, on->dp,
+                     spread.chunks, spread.dispatch);
           }
           test_family(&spread, &families[c], stage);
         }

@@ -94,6 +94,35 @@ static void dispatch(run_case *c) {
   }
 }
 
+/* Ranks, experts of all, the first of one's own, and their number. */
+static const int counted[][4] = {{1, 1, 0, 1}, {3, 7, 2, 3}, {4, 64, 48, 16}, {2, 600, 0, 600}};
+enum { COUNTED = sizeof counted / sizeof *counted };
+
+static void build_first_of_all(run_case *c, int variant, ts_dtype dtype) {
+  const int *v = counted[variant];
+  (void) dtype;
+  c->attr.experts.first = v[2];
+  c->attr.experts.n = v[3];
+  c->in[0] = run_new(TS_I32, TS_SHAPE(v[0], v[1] + 1));
+  c->n_in = 1;
+  for (int64_t i = 0; i < run_count(&c->in[0]); ++i) {
+    run_set(&c->in[0], i, i % (v[1] + 1) == 0 ? 0 : run_get(&c->in[0], i - 1) + (double) (ts_mix(5, (uint64_t) i) % 9));
+  }
+  ops_output(c, TS_I32, TS_SHAPE(v[3] + 1));
+}
+
+static void first_of_all(run_case *c) {
+  int64_t each = c->in[0].shape.d[1];
+  double row = 0;
+  for (int64_t e = 0; e <= c->attr.experts.n; ++e) {
+    run_set(&c->out[0], e, row);
+    for (int64_t r = 0; r < c->in[0].shape.d[0] && e < c->attr.experts.n; ++r) {
+      int64_t at = r * each + c->attr.experts.first + e;
+      row += run_get(&c->in[0], at + 1) - run_get(&c->in[0], at);
+    }
+  }
+}
+
 static void count_first(run_tensor *first, const struct dispatched *v) {
   for (int64_t i = 0; i < choices_of(v); ++i) {
     for (int64_t e = has_expert(v, i) ? choice(v, i) + 1 : v->experts + 1; e <= v->experts; ++e) {
@@ -368,6 +397,7 @@ static void blend_dx(run_case *c) {
  * rows of an expert. */
 const op_row ops_experts[] = {
     {TS_OP_DISPATCH, DISPATCHES, build_dispatch, dispatch, 0},
+    {TS_OP_FIRST_OF_ALL, COUNTED, build_first_of_all, first_of_all, 0},
     {TS_OP_TAKE_ROWS, DISPATCHES, build_take_rows, take_rows, 8},
     {TS_OP_COMBINE, DISPATCHES, build_combine, combine, 32},
     {TS_OP_COMBINE_DOTS, DISPATCHES, build_combine_dots, combine_dots, 1024},

@@ -460,6 +460,22 @@ static void build_head_loss(gradient_case *c, int variant) {
   c->n_dy = 0;
 }
 
+/* One rank's own rows of two experts, which stay where they are, there or home. */
+static void build_exchange_rows(gradient_case *c, int variant) {
+  static const int64_t cuts[] = {0, 2};
+  static const ts_piece piece = {.cuts = cuts, .end = 2};
+  ts_tid in[] = {numbers(c, "x", TS_SHAPE(5, 3)), integers(c, "firsts", TS_I32, TS_SHAPE(1, 3), 1),
+                 integers(c, "here", TS_I32, TS_SHAPE(3), 1), integers(c, "home", TS_I32, TS_SHAPE(3), 1)};
+  ts_node args = {.op = TS_OP_EXCHANGE_ROWS, .name = "node", .n_in = 4, .in = in, .beta = TS_NONE};
+  args.attr.comm.axes = 1;
+  args.attr.comm.group = 1;
+  args.attr.comm.piece = &piece;
+  args.attr.comm.n_pieces = 1;
+  args.attr.comm.rows = 5;
+  args.attr.comm.home = variant == 1;
+  ts_graph_add(ts_graph_site(c->graph), &args);
+}
+
 static const struct gradient_row {
   ts_op op;
   int variants;
@@ -505,6 +521,7 @@ static const struct gradient_row {
     {TS_OP_ALL_REDUCE, 1, build_all_reduce},
     {TS_OP_SHARE, 1, build_share},
     {TS_OP_ALL_TO_ALL, 1, build_all_to_all},
+    {TS_OP_EXCHANGE_ROWS, 2, build_exchange_rows},
 };
 
 /* Block k that leaves is block k that arrives. */
@@ -537,7 +554,7 @@ static void exchange_values(gradient_case *c, const ts_node *node) {
 
 /* What a group of one rank does: its values, where they go. */
 static void copy_values(const gradient_case *c, const ts_node *node) {
-  for (int i = 0; i < node->n_in; ++i) {
+  for (int i = 0; i < (node->op == TS_OP_EXCHANGE_ROWS ? 1 : node->n_in); ++i) {
     int64_t offset = node->op == TS_OP_PACK ? node->attr.pack.offset[i] : 0;
     for (int64_t k = 0; k < run_count(&c->value[node->in[i]]); ++k) {
       run_tensor *y = (run_tensor *) &c->value[node->out[0]];

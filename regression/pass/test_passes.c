@@ -679,8 +679,8 @@ static void test_fused_qkv(void) {
              {"recomputed", "activation_checkpointing.enabled=true", 2},
              {"attention kept", "activation_checkpointing={enabled=true;policy=\"sac\"}", 1}};
   for (size_t i = 0; i < sizeof row / sizeof *row; ++i) {
-    passed before = run(TINY_GPT2, NULL, row[i].set, TS_MODEL_TRAIN, "epilogue");
-    passed p = run(TINY_GPT2, NULL, row[i].set, TS_MODEL_TRAIN, NULL);
+    passed before = run(TINY_GPT2, row[i].set, NULL, TS_MODEL_TRAIN, "epilogue");
+    passed p = run(TINY_GPT2, row[i].set, NULL, TS_MODEL_TRAIN, NULL);
     int concats = count_op(before.graph, TS_OP_CONCAT), apart = 0;
     for (ts_nid n = 0; n < p.graph->n_nodes; ++n) {
       const ts_node *node = &p.graph->node[n];

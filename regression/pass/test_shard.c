@@ -270,8 +270,8 @@ static int64_t expert_rows(const ts_graph *g) {
   return products > 0 ? rows / products : 0;
 }
 
-/* Of 8 tokens with 3 choices each rank along tp brings its own to the experts, whether it has them alone between products
- * or all of them. */
+/* Of 8 tokens with 3 choices each rank along tp brings its own to the experts, whether it has them alone between
+ * products or all of them. */
 static void test_expert_rows(void) {
   static const char *const how[] = {"true", "false"};
   for (int tp = 2; tp <= 5; ++tp) {

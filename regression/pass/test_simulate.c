@@ -67,9 +67,11 @@ static void test_experts(void) {
   static const int ranks[] = {16, 26, 16, 8, 8, 8, 6, 8, 8};
   for (size_t i = 0; i < sizeof grid / sizeof *grid; ++i) {
     for (int stage = 0; stage <= 3; ++stage) {
-      char *sets = ts_format("zero_optimization.stage=%d zero_optimization.overlap_comm=true "
-                             "zero_optimization.stage3_param_persistence_threshold=1000 bf16.enabled=%s %s",
-                             stage, stage % 2 == 0 ? "true" : "false", grid[i]);
+      char *sets =
+          ts_format("zero_optimization.stage=%d zero_optimization.overlap_comm=true "
+                    "zero_optimization.stage3_param_persistence_threshold=1000 bf16.enabled=%s "
+                    "moe.dispatch=%s %s",
+                    stage, stage % 2 == 0 ? "true" : "false", stage / 2 == 0 ? "alltoall" : "allgather", grid[i]);
       expect_clean("mixture", mixture, sets, ranks[i], TS_MODEL_TRAIN);
       ts_free(sets);
     }

@@ -301,6 +301,40 @@ test_chunks() {
   ok "a chunk's tokens travel under the products of the one before" ahead
 }
 
+# Rows that go to their experts' ranks, or tokens to all: sums of a token's rows are in another order, and with rows alone those
+# of one rank.
+test_dispatch() {
+  for how in alltoall allgather; do
+    train 4x2 "by.$how" mixtral --set "moe.dispatch=$how"
+    train 4x4 "by.$how.4" mixtral --set "moe.dispatch=$how" --set moe.save=rows --set moe.token_chunks=2 --set zero_optimization.stage=3
+    ok "$how: ep 2 and 4" "$tessera" compare "by.$how" "by.$how.4" --tolerance $other_grid
+  done
+  ok "both: the same losses" "$tessera" compare by.alltoall by.allgather --tolerance $other_grid
+  ok "and choices" same_routing by.alltoall by.allgather
+  train 4x1 by.none mixtral
+  ok "alltoall: the first loss of ranks that have all experts" same_loss by.none by.alltoall 0
+  train 4x4 by.alltoall.3 mixtral --set moe.dispatch=alltoall --set moe.save=nothing --set moe.token_chunks=2 --set zero_optimization.stage=2
+  ok "stages, and rows that are sent again: the same bits" "$tessera" compare by.alltoall.4 by.alltoall.3 --tolerance 0
+  for how in auto allgather; do
+    run "$tessera" plan "$golden/mixtral.cfg" --ranks 4 --target cpu --set expert_parallel.autoep_size=4 --set "model.from=$golden/mixtral" \
+      --set train_micro_batch_size_per_gpu=8 --set train_batch_size=32 --set "moe.dispatch=$how"
+    expected='allgather, each token to all 4 ranks'
+    [ $how = allgather ] || expected='alltoall, each of a token' # fewer choices than ranks
+    ok "the plan, $how" grep -q "moe.dispatch: $expected" "$scratch/out"
+  done
+  run "$tessera" graph "$golden/mixtral.cfg" --ranks 2 --set expert_parallel.autoep_size=2 --set "model.from=$golden/mixtral" \
+    --set moe.token_chunks=2 --set moe.dispatch=alltoall --set train_micro_batch_size_per_gpu=8 --set train_batch_size=16 \
+    --set zero_optimization.overlap_comm=true
+  ok "a chunk's rows travel under the products of the one before" rows_ahead
+}
+rows_ahead() {
+  awk '/^forward .*layers.0.*tokens1\.to_experts = exchange_rows/ { early = 1 } /^forward .*layers.0.*tokens0 = grouped/ && !done { done = 1; good = early }
+       /^backward .*layers.0.*tokens0\.to_experts\.again = exchange_rows/ { rows = 1 } /^backward .*layers.0.*tokens0\.home\.dx = exchange_rows/ { dy = 1 }
+       /^backward .*layers.0.*w2\.tokens1\.dx = grouped/ { good = good && rows }
+       /^backward .*layers.0.*w1\.tokens0\.again = grouped/ { ++last; good = good && dy }
+       END { exit !(good && last == 1) }' "$scratch/out"
+}
+
 # In the graph of a step: choices and tokens of the second chunk before products of the first, likewise in the backward.
 ahead() {
   awk '/^forward .*layers.0.*tokens1\.of_all = all_gather/ { ++early } /^forward .*layers.0.*tokens0 = grouped/ && !done { done = 1; good = early == 2 }
@@ -408,6 +442,7 @@ test_layers
 test_biased_layers
 test_saving
 test_chunks
+test_dispatch
 test_leaves
 test_said
 finish

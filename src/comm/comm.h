@@ -76,6 +76,19 @@ typedef struct ts_exchange_lists {
  * Not collective. */
 size_t ts_comm_exchange_workspace(const ts_exchange_lists *lists, int rank);
 
+/** Rows of experts between the ranks that have the tokens and those that have the experts. */
+typedef struct ts_row_exchange {
+  const void *x;
+  void *y;
+  /** [size][experts + 1], in memory as x is: where the rows of each expert begin among each rank's own, which lie by
+   * expert; the same on all ranks. */
+  const int32_t *firsts;
+  const int64_t *experts; /**< size + 1 cut points: whose they are. */
+  int64_t row_bytes;      /**< The same on all ranks. */
+  int64_t x_rows, y_rows; /**< Room. */
+  bool home;              /**< From the experts' rank, where rows lie by expert and then by rank, to the tokens'. */
+} ts_row_exchange;
+
 typedef struct ts_comm ts_comm;
 
 typedef struct ts_comm_ops {
@@ -102,6 +115,11 @@ typedef struct ts_comm_ops {
    * written.
    * \param [in] workspace_bytes  At least ts_comm_exchange_workspace. Collective over the group. */
   void (*exchange)(ts_comm *comm, const ts_exchange_lists *lists, void *workspace, size_t workspace_bytes);
+  /** Rows to where their experts are, or home, as many as \a firsts counts: those behind are not written.  Counts that
+   * do not fit the room end the job.  x and y do not overlap.  On a device, where the group has several ranks, the host
+   * reads the counts when it comes to this: it waits for what was queued before, and this cannot be recorded.
+   * Collective over the group. */
+  void (*exchange_rows)(ts_comm *comm, const ts_row_exchange *rows);
   /** Wait for everybody. Collective over the group. */
   void (*barrier)(ts_comm *comm);
   /** Free one communicator. Collective over the group. */

@@ -13,6 +13,7 @@ static const struct {
     [TS_ALL_GATHER] = {"all_gather", "elements", "cut points or dtypes"},
     [TS_ALL_REDUCE] = {"all_reduce", "elements", "dtypes or workspace"},
     [TS_EXCHANGE] = {"exchange", "tensors", "dtypes or batches"},
+    [TS_EXCHANGE_ROWS] = {"exchange_rows", "columns", "counts, bytes of a row or directions"},
     [TS_BROADCAST] = {"broadcast", "bytes", "roots"},
     [TS_MESSAGE] = {"message", "bytes", "ends"},
 };

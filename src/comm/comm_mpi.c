@@ -133,6 +133,11 @@ static void exchange_by_mpi(ts_comm *comm, const ts_exchange_lists *lists, void 
   delay_completion();
 }
 
+static void exchange_rows_by_mpi(ts_comm *comm, const ts_row_exchange *rows) {
+  ts_comm_mpi_exchange_rows(comm, rows);
+  delay_completion();
+}
+
 static void broadcast_by_mpi(ts_comm *comm, void *data, size_t bytes, int root) {
   for (size_t done = 0; comm->size > 1 && done < bytes;) {
     size_t some = bytes - done < (size_t) 1 << 30 ? bytes - done : (size_t) 1 << 30;
@@ -168,6 +173,7 @@ static const ts_comm_ops operations = {.name = "mpi",
                                        .all_reduce = all_reduce_by_mpi,
                                        .broadcast = broadcast_by_mpi,
                                        .exchange = exchange_by_mpi,
+                                       .exchange_rows = exchange_rows_by_mpi,
                                        .barrier = barrier_by_mpi,
                                        .destroy = destroy_by_mpi};
 

@@ -93,12 +93,14 @@ int ts_comm_send_slots(int size);
 void ts_comm_mpi_reduce_scatter(ts_comm *comm, const ts_transfer *transfer, int n, ts_dtype x_dtype, ts_dtype wire,
                                 ts_dtype y_dtype, const float *beta, void *workspace, size_t workspace_bytes);
 void ts_comm_mpi_exchange(ts_comm *comm, const ts_exchange_lists *lists, void *workspace, size_t workspace_bytes);
+void ts_comm_mpi_exchange_rows(ts_comm *comm, const ts_row_exchange *rows);
 
 typedef enum ts_collective {
   TS_REDUCE_SCATTER,
   TS_ALL_GATHER,
   TS_ALL_REDUCE,
   TS_EXCHANGE,
+  TS_EXCHANGE_ROWS,
   TS_BROADCAST,
   TS_MESSAGE /**< Of a line. */
 } ts_collective;

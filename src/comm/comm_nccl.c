@@ -18,6 +18,7 @@
 #include "base/status.h"
 #include "comm/comm_device.h"
 #include "comm/comm_patch.h"
+#include "comm/comm_rows.h"
 
 static void agree_by_nccl(ts_comm_nccl *c, ts_collective op, const ts_transfer *transfer, int n, uint64_t rest) {
   ts_nccl_begin(c, op);
@@ -244,6 +245,45 @@ static void exchange_by_nccl(ts_comm *comm, const ts_exchange_lists *lists, void
   ts_device_unpack_blocks(lists, comm->rank, workspace);
 }
 
+/* The counts, once they are there. */
+static int32_t *read_counts(const ts_row_exchange *rows, int size) {
+  ts_device *device = ts_backend_device(ts_backend_cuda());
+  size_t bytes = (size_t) size * (size_t) (rows->experts[size] + 1) * sizeof(int32_t);
+  int32_t *firsts = ts_malloc(bytes);
+  void *event = device->ops->event_create(device, false);
+  device->ops->copy(device, firsts, rows->firsts, bytes, TS_QUEUE_COMM);
+  device->ops->record(device, event, TS_QUEUE_COMM);
+  device->ops->finish(device, event);
+  device->ops->event_destroy(device, event);
+  return firsts;
+}
+
+/* All stretches are one group, those of this rank's own rows too. */
+static void exchange_rows_by_nccl(ts_comm *comm, const ts_row_exchange *rows) {
+  ts_comm_nccl *c = (ts_comm_nccl *) comm;
+  ts_nccl_begin(c, TS_EXCHANGE_ROWS);
+  int32_t *firsts = read_counts(rows, comm->size);
+  ts_row_plan plan = ts_row_plan_make(rows, firsts, comm->rank, comm->size);
+  ts_comm_agree(comm, c->mpi->comm, c->mpi->member, TS_EXCHANGE_ROWS, NULL, 0, ts_hash_rows(&plan));
+  ts_nccl_open(c);
+  for (int peer = 0; peer < comm->size; ++peer) {
+    for (int sends = 0; sends <= 1; ++sends) {
+      ts_interval experts = ts_row_plan_experts(&plan, sends, peer);
+      for (int64_t e = experts.begin; e < experts.begin + experts.length; ++e) {
+        int64_t at, bytes = ts_row_plan_stretch(&plan, sends, peer, e, &at);
+        if (bytes > 0 && sends) {
+          TS_NCCL(c, ncclSend((const char *) rows->x + at, (size_t) bytes, ncclInt8, peer, c->nccl, ts_comm_stream()));
+        } else if (bytes > 0) {
+          TS_NCCL(c, ncclRecv((char *) rows->y + at, (size_t) bytes, ncclInt8, peer, c->nccl, ts_comm_stream()));
+        }
+      }
+    }
+  }
+  ts_nccl_close(c);
+  ts_row_plan_free(&plan);
+  ts_free(firsts);
+}
+
 static void barrier_by_nccl(ts_comm *comm) {
   ts_comm_device_finish();
   ts_comm *host = &((ts_comm_nccl *) comm)->mpi->base;
@@ -307,6 +347,7 @@ ts_comm *ts_comm_nccl_create(ts_comm_mpi *mpi, const ts_device_options *options)
                                          .all_reduce = all_reduce_by_nccl,
                                          .broadcast = broadcast_by_nccl,
                                          .exchange = exchange_by_nccl,
+                                         .exchange_rows = exchange_rows_by_nccl,
                                          .barrier = barrier_by_nccl,
                                          .destroy = destroy_by_nccl};
   ts_comm_nccl *c = ts_nccl_group_create(mpi, options);

@@ -52,15 +52,16 @@ static bool says_otherwise(const ts_reader *reader, const char *path) {
 
 /* What is said of experts where there are none. */
 static void check_idle_experts(ts_reader *reader) {
-  static const char *const paths[] = {"moe.z_loss_coef",   "moe.balance_over", "moe.router_dtype",
-                                      "moe.aux_loss_coef", "moe.save",         "moe.token_chunks"};
+  static const char *const paths[] = {"moe.z_loss_coef", "moe.balance_over", "moe.router_dtype", "moe.aux_loss_coef",
+                                      "moe.save",        "moe.token_chunks", "moe.dispatch"};
   const ts_deck *deck = reader->deck;
   const bool said[] = {deck->moe.z_loss_coef != 0,
                        strcmp(deck->moe.balance_over, "global") != 0,
                        strcmp(deck->moe.router_dtype, "fp32") != 0,
                        deck->moe.aux_loss_coef != 0,
                        strcmp(deck->moe.save, "auto") != 0,
-                       deck->moe.token_chunks != 1};
+                       deck->moe.token_chunks != 1,
+                       strcmp(deck->moe.dispatch, "auto") != 0};
   for (size_t i = 0; i < sizeof said / sizeof *said; ++i) {
     if (said[i]) {
       ts_reader_report(reader, TS_CHECK_EXPERTS, paths[i], "a %s has no experts", deck->model.model_type);

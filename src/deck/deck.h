@@ -325,6 +325,7 @@ typedef struct ts_deck_moe {
   double z_loss_coef, aux_loss_coef;
   char *router_dtype; /**< "fp32" or "model". */
   char *save;         /**< "auto", "rows" or "nothing". */
+  char *dispatch;     /**< "auto", "alltoall" or "allgather". */
   int64_t token_chunks;
   char *balance_over; /**< "micro_batch", "global" or "sequence". */
   ts_ints

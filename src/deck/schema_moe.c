@@ -17,6 +17,12 @@ static const ts_key rows[] = {
          "What the backward finds of experts: the rows of tokens, which are as many as all could be, in every layer; "
          "or nothing, and tokens are dispatched again, so there is room for them once.  auto: nothing where ranks have "
          "other experts (autoep_size), else rows."),
+    WORD(moe.dispatch, "auto", "auto|alltoall|allgather", NULL, 0,
+         "How tokens come to experts of other ranks (autoep_size).  alltoall: each choice's row goes to the rank that "
+         "has "
+         "the expert, and back.  allgather: all ranks get the tokens of all, and what each makes of them is added up.  "
+         "auto: what sends less, k rows of a token or one for each rank; on GPUs allgather, since the host has to "
+         "read counts for the other."),
     INTEGER(moe.token_chunks, "1", 1, 4096, 0,
             "Tokens of a layer go to their experts in so many chunks, one after another: there is room for as many "
             "times fewer rows at a time, with moe.save = nothing in the backward too.  Sums of the experts' gradients "

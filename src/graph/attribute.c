@@ -262,6 +262,9 @@ static void print_comm(const ts_attr *a, ts_text *to) {
   }
   ts_text_add(to, " {group %d, columns %lld, wire %s%s", a->comm.group, (long long) columns,
               ts_dtype_name(a->comm.wire), a->comm.into ? ", into" : "");
+  if (a->comm.rows > 0) {
+    ts_text_add(to, ", %lld rows%s", (long long) a->comm.rows, a->comm.home ? " home" : "");
+  }
   if (a->comm.divisor != 0 && a->comm.divisor != 1) {
     ts_text_add(to, ", divided by %g", (double) a->comm.divisor);
   }
@@ -466,7 +469,8 @@ const ts_attribute ts_attribute_update = {
     .print = print_update};
 
 const ts_attribute ts_attribute_comm = {{MEMBER(comm.axes), MEMBER(comm.group), MEMBER(comm.wire), MEMBER(comm.divisor),
-                                         MEMBER(comm.into), MEMBER(comm.n_pieces)},
+                                         MEMBER(comm.into), MEMBER(comm.n_pieces), MEMBER(comm.rows),
+                                         MEMBER(comm.home)},
                                         ARRAY(comm.piece, count_pieces),
                                         NO_DTYPE,
                                         .print = print_comm};

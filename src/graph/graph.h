@@ -375,6 +375,8 @@ typedef union ts_attr {
     int n_pieces;
     const ts_block *block; /**< Of all_to_all: each output as a whole, then what leaves, then what arrives. */
     int n_sent, n_received;
+    int64_t rows; /**< Of exchange_rows: the output's, */
+    bool home;    /**< and which way they go. */
   } comm;
   struct {
     int boundary; /**< Between pieces `boundary` and `boundary` + 1; from the number of pieces on, of a tied table. */

@@ -86,6 +86,7 @@ static inline int ts_node_extent(const ts_node *node) {
     case TS_OP_ACTIVATION_DX:
     case TS_OP_GLU: return node->n_in > 2 ? 2 : -1;
     case TS_OP_GLU_DX: return node->n_in > 3 ? 3 : -1;
+    case TS_OP_EXCHANGE_ROWS: return node->attr.comm.home ? 3 : 2;
     default: return -1;
   }
 }

@@ -119,6 +119,46 @@ const char *ts_shape_reduce_scatter(const ts_graph *g, const ts_node *node, ts_d
   return check_collective(g, node, true, dtype, shape);
 }
 
+/* ---- rows to the ranks that have their experts ---- */
+
+const char *ts_index_exchange_rows(const ts_node *node) {
+  (void) node;
+  return "";
+}
+
+const char *ts_shape_exchange_rows(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  const ts_tensor *x = ts_rule_in(g, node, 0), *firsts = ts_rule_in(g, node, 1);
+  int64_t group = node->attr.comm.group;
+  TS_RULE(x->shape.n == 2 && ts_dtype_is_working(x->dtype), "x is [rows][C], fp32, bf16 or fp16");
+  TS_RULE(firsts->dtype == TS_I32 && firsts->shape.n == 2 && firsts->shape.d[0] == group && firsts->shape.d[1] >= 2,
+          "firsts is [ranks][E + 1] int32");
+  TS_RULE(node->attr.comm.n_pieces == 1 && node->attr.comm.piece[0].cuts != NULL &&
+              node->attr.comm.piece[0].cuts[group] == firsts->shape.d[1] - 1,
+          "the experts are those of all ranks");
+  TS_RULE(ts_rule_in(g, node, 2)->dtype == TS_I32 && ts_rule_in(g, node, 2)->shape.n == 1 &&
+              ts_rule_is(g, node, 3, TS_I32, TS_SHAPE(firsts->shape.d[1])),
+          "rows begin where two int32 say");
+  TS_RULE(node->attr.comm.rows >= 0 && node->attr.comm.rows <= INT32_MAX && x->shape.d[0] <= INT32_MAX,
+          "rows are counted in 32 bits");
+  dtype[0] = x->dtype;
+  shape[0] = TS_SHAPE(node->attr.comm.rows, x->shape.d[1]);
+  return NULL;
+}
+
+void ts_gradient_exchange_rows(ts_gradients *gradients, const ts_node *node) {
+  char *name = ts_format("%s.dx", node->name);
+  ts_site at = ts_gradients_site(gradients, node->in[0]);
+  ts_tid in[] = {ts_gradients_of(gradients, node->out[0]), node->in[1], node->in[2], node->in[3]};
+  ts_attr attr = node->attr;
+  attr.comm.rows = gradients->graph->tensor[node->in[0]].shape.d[0];
+  attr.comm.home = !attr.comm.home;
+  ts_gradients_add(
+      gradients, node->in[0],
+      ts_graph_add(
+          at, &(ts_node){.op = TS_OP_EXCHANGE_ROWS, .name = name, .n_in = 4, .in = in, .attr = attr, .beta = TS_NONE}));
+  ts_free(name);
+}
+
 /* ---- blocks from everyone to everyone ---- */
 
 const char *ts_index_all_to_all(const ts_node *node) {

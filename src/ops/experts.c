@@ -23,6 +23,21 @@ const char *ts_index_dispatch(const ts_node *node) {
   return "*K->M,*K,F";
 }
 
+const char *ts_shape_first_of_all(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  const ts_tensor *firsts = ts_rule_in(g, node, 0);
+  int64_t n = node->attr.experts.n, from = node->attr.experts.first;
+  TS_RULE(firsts->dtype == TS_I32 && firsts->shape.n == 2 && firsts->shape.d[0] >= 1, "firsts is [ranks][E + 1] int32");
+  TS_RULE(n >= 1 && from >= 0 && from + n < firsts->shape.d[1], "the experts are some of all");
+  dtype[0] = TS_I32;
+  shape[0] = TS_SHAPE(n + 1);
+  return NULL;
+}
+
+const char *ts_index_first_of_all(const ts_node *node) {
+  (void) node;
+  return "";
+}
+
 /* Which rows a token has depends on all tokens, so columns alone can be divided. */
 bool ts_cut_experts(const ts_graph *g, const ts_node *node, char index, ts_cut *cut) {
   return index == 'c' && ts_cut_letters(g, node, index, cut);

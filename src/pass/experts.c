@@ -1,10 +1,17 @@
-/* Expert parallelism: ranks along ep have other samples, and each some of a layer's experts.
+/* Expert parallelism: ranks along ep have other samples, and each some of a layer's experts.  N tokens of each of R
+ * ranks with k choices are brought together in one of two ways (moe.dispatch):
  *
- * Every rank sees the tokens of all of them, with what was chosen (all_gather), brings together those that are for its
- * experts, and what it has made for each token goes home as the sum over ranks (reduce_scatter, in their order).  The
- * gradients of both messages are each other, so gradients of experts are sums over all tokens without more ado.  All
- * sizes are static: N tokens of each of R ranks with k choices are R N k rows, of which those of other ranks' experts
- * come last and are nowhere read.  Tensor and sequence parallelism are done: of their ranks each has tokens of its own
+ * allgather  Every rank sees the tokens of all of them, with what was chosen (all_gather), brings together those that
+ *            are for its experts, and what it has made for each token goes home as the sum over ranks (reduce_scatter,
+ *            in their order).  There is room for R N k rows, of which those of other ranks' experts come last and are
+ *            nowhere read.  A rank gets (R - 1) N rows, and as many sums.
+ * alltoall   Each rank brings its own tokens together by expert, counts go to all (all_gather), then each row to the
+ *            rank that has its expert (exchange_rows), and back, where it waits for its token's others: sums are those
+ *            of one rank, bit by bit.  A rank with E experts has room for R N min (k, E) rows, and gets N k (R - 1) / R
+ *            twice where experts are chosen alike.
+ *
+ * The gradients of either pair of messages are each other, so gradients of experts are sums over all tokens without
+ * more ado.  All sizes are static.  Tensor and sequence parallelism are done: of their ranks each has tokens of its own
  * here, or all have the same.
  *
  * With moe.token_chunks = c all this is done for N / c tokens after the other, on one rank too: c times fewer rows at a
@@ -17,6 +24,8 @@
 #include "pass/pass.h"
 #include "pass/shard.h"
 
+#include <string.h>
+
 /* Owned arrays are per tensor of the old graph. */
 typedef struct spreader {
   ts_rewrite rewrite;
@@ -24,6 +33,13 @@ typedef struct spreader {
   int ranks, rank;
   bool *first; /* where rows of each expert begin, of experts that are spread */
   ts_tid *all; /* that of all ranks; in chunks of tokens: of the chunk */
+
+  const char *dispatch; /* the deck's */
+  bool device;          /* a GPU */
+  bool exchanges;       /* rows go alltoall in the layer that is written: then, in the new graph, */
+  ts_tid firsts;        /* where rows of each expert begin on all ranks, */
+  ts_tid home;          /* among this rank's own, */
+  ts_tid here;          /* and among those that come here */
 
   int64_t chunks;  /* 1: tokens are not cut */
   bool *inside;    /* made between a DISPATCH and its COMBINE */
@@ -62,7 +78,7 @@ static ts_tid gather(spreader *s, ts_site at, ts_tid t) {
     return s->all[t];
   }
   ts_tid x = s->chunks > 1 ? tokens_in_chunk(s, at, t) : ts_rewrite_tensor(&s->rewrite, t);
-  if (s->ranks == 1) {
+  if (s->ranks == 1 || s->exchanges) {
     return s->all[t] = x;
   }
   ts_shape shape = at.graph->tensor[x].shape;
@@ -80,7 +96,7 @@ static ts_tid gather(spreader *s, ts_site at, ts_tid t) {
 
 /* This rank's part of the sum of what all have made. */
 static ts_tid bring_home(spreader *s, ts_site at, const char *of, ts_tid x) {
-  if (s->ranks == 1) {
+  if (s->ranks == 1 || s->exchanges) {
     return x;
   }
   ts_shape shape = at.graph->tensor[x].shape;
@@ -94,6 +110,57 @@ static ts_tid bring_home(spreader *s, ts_site at, const char *of, ts_tid x) {
   ts_free(name);
   ts_free(shaped);
   return y;
+}
+
+/* ---- rows from rank to rank ---- */
+
+/* Is it less to send k rows a token than one to each rank?  On a GPU counts that the host reads break up a
+ * recording. */
+static bool goes_alltoall(const spreader *s, int64_t k) {
+  bool less = strcmp(s->dispatch, "auto") == 0 && !s->device && k < s->ranks;
+  return s->ranks > 1 && (less || strcmp(s->dispatch, "alltoall") == 0);
+}
+
+/* Of DISPATCH's own counts `home` those of all ranks, and of the rows that come here. */
+static void count_rows(spreader *s, ts_site at, const char *of, ts_tid home, int64_t experts) {
+  ts_interval own = ts_experts_of(experts, s->ranks, s->rank);
+  char *name = chunk_name(s, of, ".firsts"), *shaped = chunk_name(s, of, ".firsts.view"),
+       *here = chunk_name(s, of, ".here");
+  ts_piece piece = {.cuts = ts_shards_equal_cuts(s->shards, s->ranks, experts + 1), .end = experts + 1};
+  ts_tid y = ts_build_all_gather(at, name, TS_AXES(TS_AXIS_EP), s->ranks, 1, &home, NULL, 1, &piece);
+  s->home = home;
+  s->firsts = ts_build_view(at, shaped, y, 0, TS_SHAPE(s->ranks, experts + 1));
+  ts_node first = {.op = TS_OP_FIRST_OF_ALL, .name = here, .n_in = 1, .in = &s->firsts, .beta = TS_NONE};
+  first.attr.experts.n = (int) own.length;
+  first.attr.experts.first = (int) own.begin;
+  s->here = ts_graph_add(at, &first);
+  ts_free(name);
+  ts_free(shaped);
+  ts_free(here);
+}
+
+/* x to where its experts are, or home again. */
+static ts_tid send_rows(spreader *s, ts_site at, const char *of, ts_tid x, int64_t rows, bool home) {
+  int64_t experts = at.graph->tensor[s->home].shape.d[0] - 1;
+  ts_piece piece = {.cuts = ts_shards_expert_cuts(s->shards, s->ranks, experts), .end = experts};
+  char *name = chunk_name(s, of, home ? ".home" : ".to_experts");
+  const ts_tid in[] = {x, s->firsts, s->here, s->home};
+  ts_node node = {.op = TS_OP_EXCHANGE_ROWS, .name = name, .n_in = 4, .in = in, .beta = TS_NONE};
+  node.attr.comm.axes = TS_AXES(TS_AXIS_EP);
+  node.attr.comm.group = s->ranks;
+  node.attr.comm.wire = at.graph->tensor[x].dtype;
+  node.attr.comm.piece = &piece;
+  node.attr.comm.n_pieces = 1;
+  node.attr.comm.rows = rows;
+  node.attr.comm.home = home;
+  ts_tid y = ts_graph_add(at, &node);
+  ts_free(name);
+  return y;
+}
+
+/* Rows that may come here of n tokens' k choices on each rank: a token's are of different experts. */
+static int64_t room_for(const spreader *s, int64_t choices, int64_t k, int64_t own) {
+  return s->ranks * (choices / k) * (k < own ? k : own);
 }
 
 /* ---- chunks of tokens ---- */
@@ -164,12 +231,14 @@ static ts_tid join_chunks(ts_site at, const ts_tensor *t, int n, ts_tid *chunk) 
 
 /* ---- nodes ---- */
 
-enum { X = 0, STACK = 1, FIRST_OF_GROUPED = 2, FIRST = 3, WEIGHT = 4 };
+enum { X = 0, STACK = 1, ORDER = 1, FIRST_OF_GROUPED = 2, PLACE = 2, FIRST = 3, WEIGHT = 4 };
 
 /* The op whose inputs `first` and weight are where rows are moved. */
 static bool moves_rows(const spreader *s, const ts_node *node) {
   return (node->op == TS_OP_TAKE_ROWS || node->op == TS_OP_COMBINE) && s->first[node->in[FIRST]];
 }
+
+enum { FIRST_OUT = 2 }; /* of DISPATCH */
 
 /* This rank's matrices of a stack. */
 static void cut_stack(spreader *s, ts_tid t) {
@@ -183,6 +252,9 @@ static void cut_stack(spreader *s, ts_tid t) {
 
 static ts_tid read_input(spreader *s, ts_site at, const ts_node *old, int i) {
   bool dispatches = old->op == TS_OP_DISPATCH;
+  if (s->exchanges && i == FIRST) {
+    return s->home;
+  }
   bool of_all = dispatches || i == WEIGHT || (i == X && old->op == TS_OP_TAKE_ROWS);
   return old->in[i] != TS_NONE && of_all ? gather(s, at, old->in[i]) : ts_rewrite_tensor(&s->rewrite, old->in[i]);
 }
@@ -192,27 +264,40 @@ static void write_spread(spreader *s, ts_nid n) {
   ts_site at = {s->rewrite.to, old->segment, old->unit};
   ts_tid in[WEIGHT + 1];
   ts_node node = *old;
+  if (old->op == TS_OP_DISPATCH) {
+    s->exchanges = goes_alltoall(s, ts_shape_last(&s->rewrite.from->tensor[old->in[0]].shape));
+  }
   for (int i = 0; i < old->n_in; ++i) {
     in[i] = read_input(s, at, old, i);
+  }
+  if (s->exchanges && old->op == TS_OP_COMBINE) {
+    in[X] = send_rows(s, at, old->name, in[X], at.graph->tensor[in[ORDER]].shape.d[0], true);
   }
   char *name = chunk_name(s, old->name, "");
   node.name = name;
   node.in = in;
-  if (old->op == TS_OP_DISPATCH) {
+  if (old->op == TS_OP_DISPATCH && !s->exchanges) {
     ts_interval own = ts_experts_of(old->attr.experts.n, s->ranks, s->rank);
     node.attr.experts.n = (int) own.length;
     node.attr.experts.first = (int) own.begin;
   }
   ts_rewrite_add(&s->rewrite, n, &node);
   ts_free(name);
+  ts_tid *y = &s->rewrite.map[old->out[0]];
   if (old->op == TS_OP_COMBINE) {
-    ts_tid *y = &s->rewrite.map[old->out[0]];
     *y = bring_home(s, at, old->name, *y);
+  } else if (s->exchanges && old->op == TS_OP_TAKE_ROWS) {
+    const ts_shape *place = &at.graph->tensor[in[PLACE]].shape;
+    int64_t own = at.graph->tensor[s->here].shape.d[0] - 1;
+    *y = send_rows(s, at, old->name, *y, room_for(s, ts_shape_count(place), ts_shape_last(place), own), false);
+  } else if (s->exchanges) {
+    ts_tid *first = &s->rewrite.map[old->out[FIRST_OUT]];
+    count_rows(s, at, old->name, *first, old->attr.experts.n);
+    *first = s->here; /* for what is between */
   }
 }
 
 static bool dispatches(const spreader *s, const ts_node *node) {
-  enum { FIRST_OUT = 2 };
   return node->op == TS_OP_DISPATCH && s->first[node->out[FIRST_OUT]];
 }
 
@@ -317,6 +402,8 @@ void ts_pass_experts(ts_graph **graph, ts_pass_context *context) {
                 .rank = mesh->coord[TS_AXIS_EP],
                 .first = ts_calloc((size_t) (*graph)->n_tensors + 1, sizeof *s.first),
                 .all = ts_ids_none((*graph)->n_tensors),
+                .dispatch = context->deck->moe.dispatch,
+                .device = context->target.backend != NULL && context->target.backend->device != NULL,
                 .chunks = chunks,
                 .inside = ts_calloc((size_t) (*graph)->n_tensors + 1, sizeof *s.inside),
                 .cut = ts_ids_none((*graph)->n_tensors),

@@ -340,7 +340,8 @@ static void find_lifetimes(planner *p) {
     int at = when(p, i);
     extend_lives(p, node, at);
     if (p->schedule->instruction[i].kind != TS_RUN) {
-      if (node->op != TS_OP_ALL_TO_ALL && !ts_node_is_message(node)) { /* activations on their way */
+      bool rows = node->op == TS_OP_ALL_TO_ALL || node->op == TS_OP_EXCHANGE_ROWS;
+      if (!rows && !ts_node_is_message(node)) { /* activations on their way */
         mark_buffers(p, node);
       }
       continue;

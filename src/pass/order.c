@@ -288,18 +288,26 @@ static void issue_message(early *e, ts_nid message, ts_nid n) {
   }
 }
 
-/* What waits for rows of experts: behind node n those of the same unit and phase up to the next rows that are taken. */
+/* Rows that come to experts of this rank: gathered, or from the ranks that have them. */
+static bool brings_rows(const ts_node *node) {
+  return node->op == TS_OP_EXCHANGE_ROWS && !node->attr.comm.home;
+}
+
+/* What waits for rows of experts, which n has brought: behind it the messages of the same unit and phase up to the
+ * products of the next rows that are brought. */
 static void issue_tokens(early *e, ts_nid n) {
   const ts_graph *g = e->graph;
   const ts_node *node = &g->node[n];
   int phase = ts_segment_phase(node->segment);
-  for (ts_nid m = n + 1; m < g->n_nodes && g->node[m].unit == node->unit && g->node[m].op != TS_OP_TAKE_ROWS &&
-                         ts_segment_phase(g->node[m].segment) == phase;
-       ++m) {
-    bool tokens = g->node[m].op == TS_OP_ALL_GATHER && g->node[m].attr.comm.axes == TS_AXES(TS_AXIS_EP);
-    if (tokens && !e->issued[m]) {
+  bool last = false, more = false;
+  for (ts_nid m = n + 1;
+       m < g->n_nodes && !last && g->node[m].unit == node->unit && ts_segment_phase(g->node[m].segment) == phase; ++m) {
+    bool gathers = g->node[m].op == TS_OP_ALL_GATHER && g->node[m].attr.comm.axes == TS_AXES(TS_AXIS_EP);
+    if ((gathers || brings_rows(&g->node[m])) && !e->issued[m]) {
       issue_message(e, m, TS_NONE);
     }
+    more = more || brings_rows(&g->node[m]);
+    last = brings_rows(node) ? more && g->node[m].op == TS_OP_GROUPED : more || g->node[m].op == TS_OP_TAKE_ROWS;
   }
 }
 
@@ -320,7 +328,7 @@ ts_nid *ts_order_exchanges(const ts_graph *g) {
       e.order[e.n++] = n;
       e.issued[n] = true;
     }
-    if (g->node[n].op == TS_OP_TAKE_ROWS) {
+    if (g->node[n].op == TS_OP_TAKE_ROWS || brings_rows(&g->node[n])) {
       issue_tokens(&e, n);
     }
   }

@@ -162,11 +162,18 @@ static bool cuts_tokens(const ts_graph *g, const ts_node *node) {
          g->tensor[node->in[0]].shape.d[0] == 1;
 }
 
+/* Where rows of experts begin on all ranks: few numbers, which are kept. */
+static bool counts(const ts_graph *g, const ts_node *gather) {
+  const ts_node *of = ts_graph_producer(g, gather->in[0]);
+  return of != NULL && of->op == TS_OP_DISPATCH;
+}
+
 /* Chunks of tokens, or those of all ranks along ep, as they lie or in another shape. */
 static bool moves_tokens(const ts_graph *g, const ts_node *node) {
   const ts_node *from = node->op == TS_OP_VIEW ? ts_graph_producer(g, node->in[0]) : node;
   return from != NULL &&
-         ((from->op == TS_OP_ALL_GATHER && from->attr.comm.axes == TS_AXES(TS_AXIS_EP)) || cuts_tokens(g, from));
+         ((from->op == TS_OP_ALL_GATHER && from->attr.comm.axes == TS_AXES(TS_AXIS_EP) && !counts(g, from)) ||
+          cuts_tokens(g, from));
 }
 
 /* What has as many rows as there could be, and the tokens that these are of. */

@@ -71,6 +71,10 @@ bool ts_shards_are_alike(const ts_shards *shards, const char *name);
 /** Cut points of equal shards of \a each elements of \a ranks ranks, the table's. Not collective. */
 const int64_t *ts_shards_equal_cuts(ts_shards *shards, int ranks, int64_t each);
 
+/** The first of so many experts that each of \a ranks ranks along ep has, and their number, the table's.
+ * Not collective. */
+const int64_t *ts_shards_expert_cuts(ts_shards *shards, int ranks, int64_t experts);
+
 /** What rank \a rank along tp holds of a parameter, along its dim.
  * \param [out] out  TS_MOST_RUNS entries.
  * \return their number; 1, all of it, of what is not cut. Not collective. */

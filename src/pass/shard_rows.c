@@ -28,7 +28,7 @@ static bool is_dispatch(const ts_node *node) {
   return node->op == TS_OP_DISPATCH && node->attr.experts.n > 1;
 }
 
-static bool has_experts(const ts_sharding *s) {
+static bool dispatches_tokens(const ts_sharding *s) {
   bool any = false;
   for (ts_nid n = 0; n < s->graph->n_nodes; ++n) {
     any = any || is_dispatch(&s->graph->node[n]);
@@ -37,7 +37,7 @@ static bool has_experts(const ts_sharding *s) {
 }
 
 void ts_sharding_deal_rows(ts_sharding *s) {
-  s->experts_only = !deals_rows(s) && has_experts(s);
+  s->experts_only = !deals_rows(s) && dispatches_tokens(s);
   if (deals_rows(s) || s->experts_only) {
     s->rows = (ts_run_of){ts_dealing_add(s->dealing, s->batch * s->length, 1), 1};
   }

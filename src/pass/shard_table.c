@@ -68,6 +68,14 @@ const int64_t *ts_shards_equal_cuts(ts_shards *shards, int ranks, int64_t each) 
   return shards->cuts[shards->n_cuts++] = cuts;
 }
 
+const int64_t *ts_shards_expert_cuts(ts_shards *shards, int ranks, int64_t experts) {
+  int64_t *cuts = (int64_t *) ts_shards_equal_cuts(shards, ranks, 0);
+  for (int r = 0; r < ranks; ++r) {
+    cuts[r + 1] = cuts[r] + ts_experts_of(experts, ranks, r).length;
+  }
+  return cuts;
+}
+
 void ts_shards_destroy(ts_shards **shards) {
   ts_shards *s = *shards;
   if (s == NULL) {

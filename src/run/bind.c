@@ -183,7 +183,9 @@ static void bind_node(ts_executor *e, ts_bound_program *p, ts_nid n, ts_bound_vi
     b->call.workspace = e->arena[TS_ARENA_WORK] + program->plan->workspace[n].offset;
   }
   if (ts_node_is_collective(node)) {
-    (node->op == TS_OP_ALL_TO_ALL ? bind_exchange : bind_transfers)(b);
+    if (node->op != TS_OP_EXCHANGE_ROWS) { /* which needs nothing */
+      (node->op == TS_OP_ALL_TO_ALL ? bind_exchange : bind_transfers)(b);
+    }
   } else if (ts_node_is_message(node)) {
     bind_message(e, &program->mesh, b);
   }

@@ -446,6 +446,11 @@ static double message_bytes(const ts_program *program, const ts_node *node) {
     ts_exchange_lists lists = ts_node_exchange(g, node, &tensors);
     return (double) ts_exchange_sent(&lists, ts_mesh_group_rank(&program->mesh, node->attr.comm.axes));
   }
+  if (node->op == TS_OP_EXCHANGE_ROWS) { /* with experts that are chosen alike: all but a rank's own share */
+    const ts_shape *own = &g->tensor[node->attr.comm.home ? node->out[0] : node->in[0]].shape;
+    double group = node->attr.comm.group;
+    return (group - 1) / group * (double) ts_shape_count(own) * (double) ts_dtype_size(g->tensor[node->in[0]].dtype);
+  }
   double times = node->op == TS_OP_ALL_REDUCE ? 2 : 1, ranks = node->attr.comm.group;
   return times * (ranks - 1) / ranks * (double) message_elements(g, node) *
          (double) ts_dtype_size(node->attr.comm.wire);

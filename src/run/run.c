@@ -27,11 +27,25 @@ static void run_all_to_all(ts_bound_node *b) {
   b->comm->ops->exchange(b->comm, &b->exchange, b->call.workspace, b->call.workspace_bytes);
 }
 
+static void run_exchange_rows(ts_bound_node *b) {
+  const ts_tensor *x = ts_call_in(&b->call, 0), *y = ts_call_out(&b->call, 0);
+  b->comm->ops->exchange_rows(b->comm,
+                              &(ts_row_exchange){.x = b->in[0],
+                                                 .y = b->out[0],
+                                                 .firsts = b->in[1],
+                                                 .experts = b->call.node->attr.comm.piece[0].cuts,
+                                                 .row_bytes = x->shape.d[1] * (int64_t) ts_dtype_size(x->dtype),
+                                                 .x_rows = x->shape.d[0],
+                                                 .y_rows = y->shape.d[0],
+                                                 .home = b->call.node->attr.comm.home});
+}
+
 void ts_bound_collective(ts_bound_node *b) {
   static void (*const run[TS_N_OPS])(ts_bound_node *) = {[TS_OP_ALL_GATHER] = run_all_gather,
                                                          [TS_OP_ALL_REDUCE] = run_all_reduce,
                                                          [TS_OP_REDUCE_SCATTER] = run_reduce_scatter,
-                                                         [TS_OP_ALL_TO_ALL] = run_all_to_all};
+                                                         [TS_OP_ALL_TO_ALL] = run_all_to_all,
+                                                         [TS_OP_EXCHANGE_ROWS] = run_exchange_rows};
   TS_ASSERT(run[b->call.node->op] != NULL);
   run[b->call.node->op](b);
 }

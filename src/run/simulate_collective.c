@@ -56,6 +56,10 @@ static const char *difference(const ts_sim_rank *ra, const ts_node *a, const ts_
       ts_tensor_count(ra->program->graph, a->in[0]) != ts_tensor_count(rb->program->graph, b->in[0])) {
     return "number of elements differs";
   }
+  if (a->attr.comm.home != b->attr.comm.home ||
+      (a->op == TS_OP_EXCHANGE_ROWS && ta[a->in[0]].shape.d[1] != tb[b->in[0]].shape.d[1])) {
+    return "direction or columns differ";
+  }
   if (a->op == TS_OP_ALL_TO_ALL) { /* each rank has lists of its own: find_unpaired */
     return NULL;
   }

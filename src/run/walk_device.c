@@ -123,9 +123,20 @@ static int end_of_range(const ts_bound_run *r, int begin) {
   return end;
 }
 
+/* Are there messages whose sizes the host has to read? */
+static bool reads_counts(const ts_bound_view *view, const ts_bound_run *r, int begin) {
+  bool any = false;
+  for (int i = begin; i < end_of_range(r, begin); ++i) {
+    const ts_lowered_command *c = &r->commands->command[i];
+    any = any || (c->kind == TS_LOWERED_COLLECTIVE && view->node[c->node].call.node->op == TS_OP_EXCHANGE_ROWS);
+  }
+  return any;
+}
+
+/* Unless that cannot be. */
 static void record_range(ts_executor *e, const ts_bound_view *view, const ts_bound_node *message, const ts_bound_run *r,
                          int range, int begin) {
-  if (r->graph[range] == NULL) {
+  if (r->graph[range] == NULL && !reads_counts(view, r, begin)) {
     e->device->ops->capture_begin(e->device);
     queue_commands(e, view, message, r, begin, end_of_range(r, begin));
     r->graph[range] = e->device->ops->capture_end(e->device);
@@ -139,6 +150,8 @@ static int queue_range(ts_executor *e, const ts_bound_program *p, const ts_bound
   int end = end_of_range(r, begin);
   if (records(e, p, r)) {
     record_range(e, view, message, r, range, begin);
+  }
+  if (records(e, p, r) && r->graph[range] != NULL) {
     device->ops->replay(device, r->graph[range]);
   } else {
     queue_commands(e, view, message, r, begin, end);

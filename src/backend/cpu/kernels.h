@@ -51,6 +51,7 @@
   X(BALANCE_LOSS, balance_loss)           \
   X(BALANCE_LOSS_DX, balance_loss_dx)     \
   X(DISPATCH, dispatch)                   \
+  X(FIRST_OF_ALL, first_of_all)           \
   X(TAKE_ROWS, take_rows)                 \
   X(COMBINE, combine)                     \
   X(COMBINE_DOTS, combine_dots)           \

@@ -55,6 +55,19 @@ static void dispatch_run(const ts_kernel_call *call) {
 }
 TS_CPU_KERNEL(dispatch) = {.prepare = dispatch_prepare, .run = dispatch_run};
 
+static void first_of_all_run(const ts_kernel_call *call) {
+  const ts_shape *shape = &ts_call_in(call, 0)->shape;
+  const int32_t *firsts = (const int32_t *) call->in[0] + call->node->attr.experts.first;
+  int32_t *first = call->out[0];
+  for (int32_t e = 0; e <= call->node->attr.experts.n; ++e) {
+    first[e] = 0;
+    for (int64_t r = 0; r < shape->d[0]; ++r) {
+      first[e] += firsts[r * shape->d[1] + e] - firsts[r * shape->d[1]];
+    }
+  }
+}
+TS_CPU_KERNEL(first_of_all) = {.run = first_of_all_run};
+
 /* ---- rows there and back ---- */
 
 /* What the other three have. */
