@@ -71,14 +71,6 @@ static ts_attention_rows rows_of_side(const ts_tokens *tokens, int64_t count, in
   return rows;
 }
 
-/* Of q, k and v as tensors of their own or as the columns of one. */
-static void set_strides(ts_attention_problem *p, bool fused) {
-  int q = p->queries.heads * p->head_dim, k = p->keys.heads * p->head_dim;
-  p->o.stride = p->d_out.stride = q;
-  p->q.stride = p->dq.stride = fused ? q + 2 * k : q;
-  p->k.stride = p->v.stride = p->dk.stride = p->dv.stride = fused ? q + 2 * k : k;
-}
-
 static ts_attention_problem own_problem(const ts_graph *graph, const ts_node *node) {
   const ts_tensor *q = &graph->tensor[node->in[query_input(node->op)]];
   const ts_tensor *k = &graph->tensor[node->in[query_input(node->op) + 1]];
@@ -101,7 +93,9 @@ static ts_attention_problem own_problem(const ts_graph *graph, const ts_node *no
   p.first_head = node->attr.attention.first_head;
   p.keep_scale = 1.0f / (1.0f - node->attr.attention.dropout);
   p.threshold = ts_dropout_threshold(node->attr.attention.dropout);
-  set_strides(&p, node->attr.attention.fused_qkv);
+  int fused = p.queries.heads + 2 * p.keys.heads; /* q, k and v in one tensor */
+  p.queries.row_heads = node->attr.attention.fused_qkv ? fused : p.queries.heads;
+  p.keys.row_heads = node->attr.attention.fused_qkv ? fused : p.keys.heads;
   p.o.wide = p.dq.wide = node->attr.attention.wide_queries;
   p.dk.wide = p.dv.wide = node->attr.attention.wide_keys;
   int64_t bytes = 2 * (int64_t) p.keys.count * p.head_dim * (int64_t) ts_dtype_size(q->dtype);
@@ -139,8 +133,8 @@ static void add_optional(ts_attention_problem *p, const ts_kernel_call *call) {
 }
 
 bool ts_attention_is_tiled(const ts_attention_problem *p, ts_dtype dtype) {
-  const void *pointer[] = {p->q.data,  p->k.data,  p->v.data,   p->d_out.data, p->o.data,  p->dq.data,
-                           p->dk.data, p->dv.data, p->dq.prior, p->dk.prior,   p->dv.prior};
+  const void *pointer[] = {p->q,       p->k,       p->v,        p->d_out,    p->o.data,  p->dq.data,
+                           p->dk.data, p->dv.data, p->dq.prior, p->dk.prior, p->dv.prior};
   return ts_dtype_is_half(dtype) && p->head_dim <= 128 && ts_is_wide<ts_bf16>(p->head_dim, pointer, 11);
 }
 
@@ -153,9 +147,9 @@ static int64_t part_at(const ts_attention_problem *p, const ts_node *node, int p
 static void set_qkv(ts_attention_problem *p, const ts_node *node, ts_dtype dtype, const void *q, const void *k,
                     const void *v) {
   size_t size = ts_dtype_size(dtype);
-  p->q.data = q;
-  p->k.data = (const char *) k + (size_t) part_at(p, node, 1) * size;
-  p->v.data = (const char *) v + (size_t) part_at(p, node, 2) * size;
+  p->q = q;
+  p->k = (const char *) k + (size_t) part_at(p, node, 1) * size;
+  p->v = (const char *) v + (size_t) part_at(p, node, 2) * size;
 }
 
 /* ---- forward ---- */
@@ -316,7 +310,7 @@ static void backward_own(const ts_kernel_call *call) {
   ts_attention_problem p = own_problem(call->graph, call->node);
   ts_dtype dtype = ts_call_in(call, 1)->dtype;
   set_qkv(&p, call->node, dtype, call->in[1], call->in[2], call->in[3]);
-  p.d_out.data = call->in[0];
+  p.d_out = call->in[0];
   p.lse = (float *) call->in[5];
   p.delta = (const float *) ts_call_optional(call, 9);
   p.beta = call->beta;

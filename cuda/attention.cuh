@@ -55,10 +55,10 @@ static __device__ __forceinline__ int ts_result_row(int first, int m, int half) 
   return first + 16 * m + 8 * half + (int) (threadIdx.x % TS_WARP / 4);
 }
 
-/** First element of a head at a row, of rows \a stride apart. */
+/** First element of a head at a row, of rows of \a row_heads heads. */
 static __device__ __forceinline__ int64_t ts_attention_at(const ts_attention_problem &p, const ts_attention_rows &rows,
-                                                          int stride, unsigned batch, int row, unsigned head) {
-  return (batch * (int64_t) rows.count + row) * stride + head * (unsigned) p.head_dim;
+                                                          int row_heads, unsigned batch, int row, unsigned head) {
+  return ((batch * (int64_t) rows.count + row) * row_heads + head) * p.head_dim;
 }
 
 /** Row 0 of a query head in [B][H][S]. */
@@ -220,18 +220,18 @@ static __device__ __forceinline__ float ts_tanh(float x) {
 
 /* ---- tiles ---- */
 
-/** Begin to copy ROWS rows of a head from \a first on to a tile; zeros past the last row and past head_dim, a multiple
- * of 8. By all THREADS threads of the block. */
+/** Begin to copy ROWS rows of a head from \a first on, of \a row_heads heads each, to a tile; zeros past the last row
+ * and past head_dim, a multiple of 8.  By all THREADS threads of the block. */
 template <int ROWS, int D, int THREADS, typename T>
 static __device__ __forceinline__ void ts_tile_load(T *tile, const ts_attention_problem &p,
-                                                    const ts_attention_rows &rows, const ts_attention_operand &from,
+                                                    const ts_attention_rows &rows, const void *from, int row_heads,
                                                     unsigned batch, int first, unsigned head) {
   constexpr int vectors = D / 8, across = (vectors & -vectors) < 16 ? (vectors & -vectors) : 16,
                 down = THREADS / across;
   static_assert(ROWS % down == 0 || ROWS < down, "a block copies whole rows");
   int row = (int) (threadIdx.x / across), column = (int) (threadIdx.x % across * 8);
-  int left = rows.count - first, stride = from.stride;
-  const T *x = (const T *) from.data + ts_attention_at(p, rows, stride, batch, first, head) + row * stride + column;
+  int left = rows.count - first, stride = row_heads * p.head_dim;
+  const T *x = (const T *) from + ts_attention_at(p, rows, row_heads, batch, first, head) + row * stride + column;
   tile += row * ts_tile_row<D> + column;
 #pragma unroll
   for (int r = 0; r < ROWS; r += down) {
@@ -260,16 +260,17 @@ static __device__ __forceinline__ void ts_result_put(const ts_attention_problem 
   }
 }
 
-/** Store 16 M rows of a result, times \a factor, as rows of a head from \a first on; rows past the last are not
- * written.  What is T alone goes through the rows \a tile of shared memory that only this warp uses, so that it is
- * written by 16 bytes. */
+/** Store 16 M rows of a result, times \a factor, as rows of a head from \a first on, of \a row_heads heads each; rows
+ * past the last are not written.  What is T alone goes through the rows \a tile of shared memory that only this warp
+ * uses, so that it is written by 16 bytes. */
 template <int M, int D, typename T>
 static __device__ __forceinline__ void ts_tile_store(const ts_attention_problem &p, const ts_attention_rows &rows,
-                                                     const ts_attention_result &to, unsigned batch, int first,
-                                                     unsigned head, T *tile, const float (*x)[D / 8][4], float factor) {
+                                                     const ts_attention_result &to, int row_heads, unsigned batch,
+                                                     int first, unsigned head, T *tile, const float (*x)[D / 8][4],
+                                                     float factor) {
   int lane = (int) (threadIdx.x % TS_WARP), row = lane / 4, column = lane % 4 * 2, left = rows.count - first;
-  int stride = to.stride;
-  int64_t at = ts_attention_at(p, rows, stride, batch, first, head);
+  int stride = row_heads * p.head_dim;
+  int64_t at = ts_attention_at(p, rows, row_heads, batch, first, head);
   bool direct = to.wide || to.prior != nullptr;
   __syncwarp();
 #pragma unroll

@@ -18,29 +18,23 @@ enum { TS_BOUNDS = 32, TS_ATTENTION_MOST_HEAD_DIM = 256 };
  * one after the other, and the rest.  Their numbers in the sample are their places. */
 typedef struct ts_attention_rows {
   int count, heads;            /**< Of q and what is like it: S, H; of k and v: K, G. */
+  int row_heads;               /**< Heads in a row of q and dq, or of k, v, dk and dv: more where all are one tensor. */
   int first;                   /**< count: all lie together. */
   int shift[2];                /**< Place less row, before `first` and from there on. */
   ts_attention_bounds *bounds; /**< [B][tiles], workspace; NULL: one document. */
 } ts_attention_rows;
 
-/** Rows of heads that are read: heads side by side, rows \a stride elements apart. */
-typedef struct ts_attention_operand {
-  const void *data;
-  int stride;
-} ts_attention_operand;
-
 /** A result of the tiles: prior and wide as ops.def says. */
 typedef struct ts_attention_result {
   void *data;
   const void *prior; /**< NULL: none. */
-  int stride;        /**< As of what is read. */
   bool wide;         /**< fp32, whatever q is. */
 } ts_attention_result;
 
 /** A call of ATTENTION or ATTENTION_DX, by value for the kernels. */
 typedef struct ts_attention_problem {
-  ts_attention_operand q, k, v;   /**< [B][S][H D], [B][K][G D], [B][K][G D], or columns of one tensor. */
-  ts_attention_operand d_out;     /**< [B][S][H D]; NULL forward. */
+  const void *q, *k, *v;          /**< [B][S][H D], [B][K][G D], [B][K][G D], or columns of one tensor. */
+  const void *d_out;              /**< [B][S][H D]; NULL forward. */
   float *lse;                     /**< [B][H][S], natural logarithm; read backward. */
   ts_attention_result o;          /**< [B][S][H D]; backward not there. */
   ts_attention_result dq, dk, dv; /**< As q, k and v; forward not there. */

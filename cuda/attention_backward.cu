@@ -129,10 +129,10 @@ __global__ void __launch_bounds__(keys_shape<D, GENERAL>::threads, keys_shape<D,
   }
   float mine = 0;
   if (head < end_head) {
-    ts_tile_load<shape::keys, D, THREADS>(k_tile, p, p.keys, p.k, block.batch, first_key, block.head);
-    ts_tile_load<shape::keys, D, THREADS>(v_tile, p, p.keys, p.v, block.batch, first_key, block.head);
-    ts_tile_load<N, D, THREADS>(q_tile, p, p.queries, p.q, block.batch, query, head);
-    ts_tile_load<N, D, THREADS>(do_tile, p, p.queries, p.d_out, block.batch, query, head);
+    ts_tile_load<shape::keys, D, THREADS>(k_tile, p, p.keys, p.k, p.keys.row_heads, block.batch, first_key, block.head);
+    ts_tile_load<shape::keys, D, THREADS>(v_tile, p, p.keys, p.v, p.keys.row_heads, block.batch, first_key, block.head);
+    ts_tile_load<N, D, THREADS>(q_tile, p, p.queries, p.q, p.queries.row_heads, block.batch, query, head);
+    ts_tile_load<N, D, THREADS>(do_tile, p, p.queries, p.d_out, p.queries.heads, block.batch, query, head);
     ts_copy_commit();
     mine = statistic<N>(p, block.batch, head, query);
   }
@@ -151,8 +151,10 @@ __global__ void __launch_bounds__(keys_shape<D, GENERAL>::threads, keys_shape<D,
     __syncthreads(); /* this tile is there for all, and nobody reads the other any more */
     if (next_head < end_head) {
       int other = (turn ^ 1) * N * ts_tile_row<D>;
-      ts_tile_load<N, D, THREADS>(q_tile + other, p, p.queries, p.q, block.batch, next_query, next_head);
-      ts_tile_load<N, D, THREADS>(do_tile + other, p, p.queries, p.d_out, block.batch, next_query, next_head);
+      ts_tile_load<N, D, THREADS>(q_tile + other, p, p.queries, p.q, p.queries.row_heads, block.batch, next_query,
+                                  next_head);
+      ts_tile_load<N, D, THREADS>(do_tile + other, p, p.queries, p.d_out, p.queries.heads, block.batch, next_query,
+                                  next_head);
       ts_copy_commit();
       mine = statistic<N>(p, block.batch, next_head, next_query);
     }
@@ -179,8 +181,8 @@ __global__ void __launch_bounds__(keys_shape<D, GENERAL>::threads, keys_shape<D,
   }
   k_tile += 16 * M * warp * ts_tile_row<D>;
   v_tile += 16 * M * warp * ts_tile_row<D>;
-  ts_tile_store<M, D>(p, p.keys, p.dk, block.batch, warp_key, block.head, k_tile, dk, p.scale);
-  ts_tile_store<M, D>(p, p.keys, p.dv, block.batch, warp_key, block.head, v_tile, dv, p.keep_scale);
+  ts_tile_store<M, D>(p, p.keys, p.dk, p.keys.row_heads, block.batch, warp_key, block.head, k_tile, dk, p.scale);
+  ts_tile_store<M, D>(p, p.keys, p.dv, p.keys.row_heads, block.batch, warp_key, block.head, v_tile, dv, p.keep_scale);
 }
 
 /* ---- dq ---- */
@@ -274,10 +276,10 @@ __global__ void __launch_bounds__(THREADS, 2) attention_dq(const __grid_constant
   int end = ts_tile_keys_end<ROWS>(p, first), key = ts_tile_keys_begin<N, GENERAL>(p, first);
   key = ts_next_tile<ROWS, N, GENERAL>(p.queries, p.keys, block.batch, first, key, end);
   if (key < end) {
-    ts_tile_load<ROWS, D, THREADS>(q_tile, p, p.queries, p.q, block.batch, first, block.head);
-    ts_tile_load<ROWS, D, THREADS>(do_tile, p, p.queries, p.d_out, block.batch, first, block.head);
-    ts_tile_load<N, D, THREADS>(k_tile, p, p.keys, p.k, block.batch, key, kv_head);
-    ts_tile_load<N, D, THREADS>(v_tile, p, p.keys, p.v, block.batch, key, kv_head);
+    ts_tile_load<ROWS, D, THREADS>(q_tile, p, p.queries, p.q, p.queries.row_heads, block.batch, first, block.head);
+    ts_tile_load<ROWS, D, THREADS>(do_tile, p, p.queries, p.d_out, p.queries.heads, block.batch, first, block.head);
+    ts_tile_load<N, D, THREADS>(k_tile, p, p.keys, p.k, p.keys.row_heads, block.batch, key, kv_head);
+    ts_tile_load<N, D, THREADS>(v_tile, p, p.keys, p.v, p.keys.row_heads, block.batch, key, kv_head);
     ts_copy_commit();
   }
   queries w = load_queries(p, block.batch, block.head, first + 16 * M * warp);
@@ -289,8 +291,8 @@ __global__ void __launch_bounds__(THREADS, 2) attention_dq(const __grid_constant
     next = ts_next_tile<ROWS, N, GENERAL>(p.queries, p.keys, block.batch, first, key + N, end);
     if (next < end) {
       int other = (turn ^ 1) * N * ts_tile_row<D>;
-      ts_tile_load<N, D, THREADS>(k_tile + other, p, p.keys, p.k, block.batch, next, kv_head);
-      ts_tile_load<N, D, THREADS>(v_tile + other, p, p.keys, p.v, block.batch, next, kv_head);
+      ts_tile_load<N, D, THREADS>(k_tile + other, p, p.keys, p.k, p.keys.row_heads, block.batch, next, kv_head);
+      ts_tile_load<N, D, THREADS>(v_tile + other, p, p.keys, p.v, p.keys.row_heads, block.batch, next, kv_head);
       ts_copy_commit();
     }
     if (ts_may_see<16 * M, N, GENERAL>(p, w.batch, w.first, key)) {
@@ -309,7 +311,7 @@ __global__ void __launch_bounds__(THREADS, 2) attention_dq(const __grid_constant
       ts_tile_add_product<M, N, D>(dq, d, k_tile + tile + ts_lane_left<D>());
     }
   }
-  ts_tile_store<M, D>(p, p.queries, p.dq, block.batch, w.first, block.head, q, dq, p.scale);
+  ts_tile_store<M, D>(p, p.queries, p.dq, p.queries.row_heads, block.batch, w.first, block.head, q, dq, p.scale);
 }
 
 /* ---- launching ---- */

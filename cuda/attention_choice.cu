@@ -32,6 +32,7 @@ ts_attention_choice ts_attention_question(const ts_graph *graph, const ts_node *
   c.backward = node->op == TS_OP_ATTENTION_DX;
   c.causal = node->attr.attention.causal;
   c.any_order = c.backward && any_order;
+  c.fused = node->attr.attention.fused_qkv;
   return c;
 }
 
@@ -40,7 +41,7 @@ static const ts_attention_choice *find_choice(const ts_attention_choice *q) {
     const ts_attention_choice *c = &table.row[i];
     if (c->batch == q->batch && c->length == q->length && c->heads == q->heads && c->kv_heads == q->kv_heads &&
         c->head_dim == q->head_dim && c->backward == q->backward && c->causal == q->causal &&
-        c->any_order == q->any_order) {
+        c->any_order == q->any_order && c->fused == q->fused) {
       return c;
     }
   }
@@ -65,9 +66,9 @@ void ts_attention_choices_clear(void) {
 /* ---- text ---- */
 
 static void write_line(const ts_attention_choice *c, char *line) {
-  snprintf(line, LINE, "attention pass=%s b=%" PRId64 " t=%" PRId64 " h=%d g=%d d=%d causal=%d%s by=%s",
+  snprintf(line, LINE, "attention pass=%s b=%" PRId64 " t=%" PRId64 " h=%d g=%d d=%d causal=%d%s%s by=%s",
            c->backward ? "backward" : "forward", c->batch, c->length, c->heads, c->kv_heads, c->head_dim, c->causal,
-           c->any_order ? " order=any" : "", c->cudnn ? "cudnn" : "own");
+           c->any_order ? " order=any" : "", c->fused ? " qkv=fused" : "", c->cudnn ? "cudnn" : "own");
 }
 
 void ts_attention_choices_write(ts_text *to) {
@@ -88,7 +89,10 @@ bool ts_attention_choice_read(const char *line, ts_attention_choice *c) {
     return false;
   }
   c->any_order = strncmp(line + end, " order=any", 10) == 0;
-  if (sscanf(line + end + (c->any_order ? 10 : 0), " by=%15s", by) != 1) {
+  end += c->any_order ? 10 : 0;
+  c->fused = strncmp(line + end, " qkv=fused", 10) == 0;
+  end += c->fused ? 10 : 0;
+  if (sscanf(line + end, " by=%15s", by) != 1) {
     return false;
   }
   c->backward = strcmp(pass, "backward") == 0;

@@ -4,6 +4,7 @@
  *
  *   attention pass=forward b=8 t=4096 h=32 g=8 d=128 causal=1 by=cudnn
  *   attention pass=backward b=8 t=4096 h=32 g=8 d=128 causal=1 order=any by=cudnn
+ *   attention pass=forward b=64 t=1024 h=12 g=12 d=64 causal=1 qkv=fused by=cudnn
  *
  * What was not timed is ours: among it all attention with documents, a softcap, a window shorter than the sequence, or
  * on parts of the tokens, which cuDNN is not given (attention_cudnn.c says why); a longer window is none.  Nothing here
@@ -26,6 +27,7 @@ typedef struct ts_attention_choice {
   int heads, kv_heads, head_dim;
   bool backward, causal;
   bool any_order; /**< The backward pass need not give the same bits every time. */
+  bool fused;     /**< q, k and v are columns of one tensor. */
   bool cudnn;     /**< The answer. */
 } ts_attention_choice;
 

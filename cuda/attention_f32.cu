@@ -37,13 +37,13 @@ static __device__ __forceinline__ int pass_row(int j) {
 /* ROWS rows of a head from row \a first on as floats; zeros past the last row and the head. */
 template <int ROWS, int D, typename T>
 static __device__ __forceinline__ void load_head_tile(float *tile, const ts_attention_problem &p,
-                                                      const ts_attention_rows &rows, const ts_attention_operand &from,
+                                                      const ts_attention_rows &rows, const void *from, int row_heads,
                                                       unsigned batch, int first, unsigned head) {
-  const T *x = (const T *) from.data + ts_attention_at(p, rows, from.stride, batch, first, head);
+  const T *x = (const T *) from + ts_attention_at(p, rows, row_heads, batch, first, head);
   for (int i = (int) threadIdx.x; i < ROWS * D; i += THREADS) {
     int row = i / D, d = i % D;
     bool inside = row < rows.count - first && d < p.head_dim;
-    tile[row * row_floats<D> + d] = inside ? ts_float(x[(int64_t) row * from.stride + d]) : 0.0f;
+    tile[row * row_floats<D> + d] = inside ? ts_float(x[(int64_t) row * row_heads * p.head_dim + d]) : 0.0f;
   }
 }
 
@@ -103,9 +103,10 @@ static __device__ __forceinline__ void put_scores(float *score, const float (*s)
 /* The block's rows of a result, times factor[i], from row \a first on. */
 template <int D, typename T>
 static __device__ __forceinline__ void store_head_tile(const ts_attention_problem &p, const ts_attention_rows &rows,
-                                                       const ts_attention_result &to, unsigned batch, int first,
-                                                       unsigned head, const float (*x)[D / SIDE], const float *factor) {
-  int64_t at = ts_attention_at(p, rows, to.stride, batch, first, head);
+                                                       const ts_attention_result &to, int row_heads, unsigned batch,
+                                                       int first, unsigned head, const float (*x)[D / SIDE],
+                                                       const float *factor) {
+  int64_t at = ts_attention_at(p, rows, row_heads, batch, first, head);
 #pragma unroll
   for (int i = 0; i < I; ++i) {
 #pragma unroll
@@ -113,7 +114,7 @@ static __device__ __forceinline__ void store_head_tile(const ts_attention_proble
       int d = 64 * (c / 4) + (int) (threadIdx.x % SIDE) * 4 + c % 4;
       if (own_row(i) < rows.count - first && d < p.head_dim) {
         float value = x[i][c] * factor[i];
-        ts_result_put<1, T>(p, to, at + (int64_t) own_row(i) * to.stride + d, &value);
+        ts_result_put<1, T>(p, to, at + (int64_t) own_row(i) * row_heads * p.head_dim + d, &value);
       }
     }
   }
@@ -199,7 +200,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_forward_plain(const __gr
   unsigned kv_head = ts_key_head(p, block.head);
   int end = ts_tile_keys_end<OWN>(p, first), begin = ts_tile_keys_begin<PASS, true>(p, first);
   ts_attention_drop drop = ts_attention_drop_of(p, block.batch, block.head);
-  load_head_tile<OWN, D, T>(tile.own[0], p, p.queries, p.q, block.batch, first, block.head);
+  load_head_tile<OWN, D, T>(tile.own[0], p, p.queries, p.q, p.queries.row_heads, block.batch, first, block.head);
   float o[I][D / SIDE] = {}, top[I], sum[I] = {}, s[I][J], slope;
   for (int i = 0; i < I; ++i) {
     top[i] = TS_MINUS_INFINITY;
@@ -207,8 +208,8 @@ __global__ void __launch_bounds__(THREADS, 1) attention_forward_plain(const __gr
   for (int key = next_keys(p, block.batch, first, begin, end); key < end;
        key = next_keys(p, block.batch, first, key + PASS, end)) {
     __syncthreads();
-    load_head_tile<PASS, D, T>(tile.pass[0], p, p.keys, p.k, block.batch, key, kv_head);
-    load_head_tile<PASS, D, T>(tile.pass[1], p, p.keys, p.v, block.batch, key, kv_head);
+    load_head_tile<PASS, D, T>(tile.pass[0], p, p.keys, p.k, p.keys.row_heads, block.batch, key, kv_head);
+    load_head_tile<PASS, D, T>(tile.pass[1], p, p.keys, p.v, p.keys.row_heads, block.batch, key, kv_head);
     __syncthreads();
     multiply_tile_rows<D>(s, tile.own[0], tile.pass[0]);
 #pragma unroll
@@ -237,7 +238,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_forward_plain(const __gr
     }
     sum[i] = sum[i] == 0.0f ? 0.0f : 1 / sum[i]; /* no key was seen */
   }
-  store_head_tile<D, T>(p, p.queries, p.o, block.batch, first, block.head, o, sum);
+  store_head_tile<D, T>(p, p.queries, p.o, p.queries.heads, block.batch, first, block.head, o, sum);
 }
 
 /* ---- backward ---- */
@@ -265,8 +266,8 @@ __global__ void __launch_bounds__(THREADS, 1) attention_dq_plain(const __grid_co
   unsigned kv_head = ts_key_head(p, block.head);
   int end = ts_tile_keys_end<OWN>(p, first), begin = ts_tile_keys_begin<PASS, true>(p, first);
   ts_attention_drop drop = ts_attention_drop_of(p, block.batch, block.head);
-  load_head_tile<OWN, D, T>(tile.own[0], p, p.queries, p.q, block.batch, first, block.head);
-  load_head_tile<OWN, D, T>(tile.own[1], p, p.queries, p.d_out, block.batch, first, block.head);
+  load_head_tile<OWN, D, T>(tile.own[0], p, p.queries, p.q, p.queries.row_heads, block.batch, first, block.head);
+  load_head_tile<OWN, D, T>(tile.own[1], p, p.queries, p.d_out, p.queries.heads, block.batch, first, block.head);
   float dq[I][D / SIDE] = {}, one[I], lse[I], delta[I], s[I][J], d[I][J];
   for (int i = 0; i < I; ++i) {
     int64_t row = ts_statistics_at(p, block.batch, block.head) + first + own_row(i);
@@ -278,8 +279,8 @@ __global__ void __launch_bounds__(THREADS, 1) attention_dq_plain(const __grid_co
   for (int key = next_keys(p, block.batch, first, begin, end); key < end;
        key = next_keys(p, block.batch, first, key + PASS, end)) {
     __syncthreads();
-    load_head_tile<PASS, D, T>(tile.pass[0], p, p.keys, p.k, block.batch, key, kv_head);
-    load_head_tile<PASS, D, T>(tile.pass[1], p, p.keys, p.v, block.batch, key, kv_head);
+    load_head_tile<PASS, D, T>(tile.pass[0], p, p.keys, p.k, p.keys.row_heads, block.batch, key, kv_head);
+    load_head_tile<PASS, D, T>(tile.pass[1], p, p.keys, p.v, p.keys.row_heads, block.batch, key, kv_head);
     __syncthreads();
     multiply_tile_rows<D>(s, tile.own[0], tile.pass[0]);
     multiply_tile_rows<D>(d, tile.own[1], tile.pass[1]);
@@ -293,7 +294,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_dq_plain(const __grid_co
     add_product<D>(dq, tile.score[0], tile.pass[0]);
     __syncwarp();
   }
-  store_head_tile<D, T>(p, p.queries, p.dq, block.batch, first, block.head, dq, one);
+  store_head_tile<D, T>(p, p.queries, p.dq, p.queries.row_heads, block.batch, first, block.head, dq, one);
 }
 
 /* The query heads of a key head one after another, in order. */
@@ -307,8 +308,8 @@ __global__ void __launch_bounds__(THREADS, 1) attention_dkdv_plain(const __grid_
   }
   int first = block.rank * OWN;
   int begin = ts_tile_queries_begin<PASS>(p, first), end = ts_tile_queries_end<OWN, true>(p, first);
-  load_head_tile<OWN, D, T>(tile.own[0], p, p.keys, p.k, block.batch, first, block.head);
-  load_head_tile<OWN, D, T>(tile.own[1], p, p.keys, p.v, block.batch, first, block.head);
+  load_head_tile<OWN, D, T>(tile.own[0], p, p.keys, p.k, p.keys.row_heads, block.batch, first, block.head);
+  load_head_tile<OWN, D, T>(tile.own[1], p, p.keys, p.v, p.keys.row_heads, block.batch, first, block.head);
   float dk[I][D / SIDE] = {}, dv[I][D / SIDE] = {}, one[I], s[I][J], d[I][J];
   for (int i = 0; i < I; ++i) {
     one[i] = 1;
@@ -320,8 +321,8 @@ __global__ void __launch_bounds__(THREADS, 1) attention_dkdv_plain(const __grid_
     for (int query = next_queries(p, block.batch, first, begin, end); query < end;
          query = next_queries(p, block.batch, first, query + PASS, end)) {
       __syncthreads();
-      load_head_tile<PASS, D, T>(tile.pass[0], p, p.queries, p.q, block.batch, query, head);
-      load_head_tile<PASS, D, T>(tile.pass[1], p, p.queries, p.d_out, block.batch, query, head);
+      load_head_tile<PASS, D, T>(tile.pass[0], p, p.queries, p.q, p.queries.row_heads, block.batch, query, head);
+      load_head_tile<PASS, D, T>(tile.pass[1], p, p.queries, p.d_out, p.queries.heads, block.batch, query, head);
       __syncthreads();
       multiply_tile_rows<D>(s, tile.own[0], tile.pass[0]);
       multiply_tile_rows<D>(d, tile.own[1], tile.pass[1]);
@@ -343,8 +344,8 @@ __global__ void __launch_bounds__(THREADS, 1) attention_dkdv_plain(const __grid_
       __syncwarp();
     }
   }
-  store_head_tile<D, T>(p, p.keys, p.dk, block.batch, first, block.head, dk, one);
-  store_head_tile<D, T>(p, p.keys, p.dv, block.batch, first, block.head, dv, one);
+  store_head_tile<D, T>(p, p.keys, p.dk, p.keys.row_heads, block.batch, first, block.head, dk, one);
+  store_head_tile<D, T>(p, p.keys, p.dv, p.keys.row_heads, block.batch, first, block.head, dv, one);
 }
 
 /* ---- launching ---- */

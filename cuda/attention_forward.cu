@@ -176,7 +176,7 @@ static __device__ __forceinline__ void finish(const ts_attention_problem &p, con
       }
     }
   }
-  ts_tile_store<M, D>(p, p.queries, p.o, batch, w.first, head, tile, o, p.keep_scale);
+  ts_tile_store<M, D>(p, p.queries, p.o, p.queries.heads, batch, w.first, head, tile, o, p.keep_scale);
 }
 
 template <typename T, int D, bool GENERAL>
@@ -194,9 +194,9 @@ __global__ void __launch_bounds__(THREADS, shape<D, GENERAL>::blocks)
   int end = ts_tile_keys_end<ROWS>(p, first), key = ts_tile_keys_begin<N, GENERAL>(p, first);
   key = ts_next_tile<ROWS, N, GENERAL>(p.queries, p.keys, block.batch, first, key, end);
   if (key < end) {
-    ts_tile_load<ROWS, D, THREADS>(q_tile, p, p.queries, p.q, block.batch, first, block.head);
-    ts_tile_load<N, D, THREADS>(k_tile, p, p.keys, p.k, block.batch, key, kv_head);
-    ts_tile_load<N, D, THREADS>(v_tile, p, p.keys, p.v, block.batch, key, kv_head);
+    ts_tile_load<ROWS, D, THREADS>(q_tile, p, p.queries, p.q, p.queries.row_heads, block.batch, first, block.head);
+    ts_tile_load<N, D, THREADS>(k_tile, p, p.keys, p.k, p.keys.heads, block.batch, key, kv_head);
+    ts_tile_load<N, D, THREADS>(v_tile, p, p.keys, p.v, p.keys.heads, block.batch, key, kv_head);
     ts_copy_commit();
   }
   queries w = begin_queries(first + 16 * M * warp);
@@ -208,8 +208,8 @@ __global__ void __launch_bounds__(THREADS, shape<D, GENERAL>::blocks)
     next = ts_next_tile<ROWS, N, GENERAL>(p.queries, p.keys, block.batch, first, key + N, end);
     if (next < end) {
       int other = at ^ (N * ts_tile_row<D>);
-      ts_tile_load<N, D, THREADS>(k_tile + other, p, p.keys, p.k, block.batch, next, kv_head);
-      ts_tile_load<N, D, THREADS>(v_tile + other, p, p.keys, p.v, block.batch, next, kv_head);
+      ts_tile_load<N, D, THREADS>(k_tile + other, p, p.keys, p.k, p.keys.heads, block.batch, next, kv_head);
+      ts_tile_load<N, D, THREADS>(v_tile + other, p, p.keys, p.v, p.keys.heads, block.batch, next, kv_head);
       ts_copy_commit();
     }
     if (ts_may_see<16 * M, N, GENERAL>(p, block.batch, w.first, key)) {
@@ -235,10 +235,14 @@ __global__ void __launch_bounds__(THREADS, shape<D, GENERAL>::blocks)
   finish<D>(p, w, block.batch, block.head, q, o);
 }
 
+/* The kernels need no number of key heads but that of a row, and get it in its place: from another field ptxas keeps it
+ * in a register that heads of 128 elements do not have. */
 template <typename T, int D, bool GENERAL>
 static void launch_forward_tiles(const ts_attention_problem *p, cudaStream_t stream) {
+  ts_attention_problem by_rows = *p;
+  by_rows.keys.heads = p->keys.row_heads;
   ts_launch(attention_forward<T, D, GENERAL>, ts_attention_grid(p, &p->queries, ROWS), THREADS,
-            shape<D, GENERAL>::shared, stream, *p);
+            shape<D, GENERAL>::shared, stream, by_rows);
 }
 
 template <typename T, int D> static void choose_forward_kind(const ts_attention_problem *p, cudaStream_t stream) {

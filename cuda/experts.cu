@@ -12,7 +12,8 @@ enum { THREADS = 128, WARPS = THREADS / TS_WARP, EDGE_THREADS = 256 };
 /* Thread m: the row m's choice, and the experts that begin there; thread n those that begin behind all. */
 static __global__ void __launch_bounds__(EDGE_THREADS)
     place_choices(int32_t *__restrict__ order, int32_t *__restrict__ place, int32_t *__restrict__ first,
-                  const int32_t *__restrict__ key, const int32_t *__restrict__ choice, int64_t n, int32_t experts) {
+                  const int32_t *__restrict__ key, const int32_t *__restrict__ choice, int64_t n, int64_t room,
+                  int32_t experts) {
   int64_t m = (int64_t) blockIdx.x * EDGE_THREADS + threadIdx.x;
   if (m > n) {
     return;
@@ -21,8 +22,10 @@ static __global__ void __launch_bounds__(EDGE_THREADS)
   for (int32_t e = before + 1; e <= here; ++e) {
     first[e] = (int32_t) m;
   }
-  if (m < n) {
+  if (m < room) {
     order[m] = choice[m];
+  }
+  if (m < n) {
     place[choice[m]] = (int32_t) m;
   }
 }
@@ -44,7 +47,8 @@ static void dispatch_launch(const ts_kernel_call *call) {
                            ts_sort_ids{call->node->attr.experts.first, experts}, ts_call_stream(call));
   ts_launch(place_choices, ts_blocks(n + 1, EDGE_THREADS), EDGE_THREADS, 0, ts_call_stream(call),
             (int32_t *) call->out[0], (int32_t *) call->out[1], (int32_t *) call->out[2],
-            (const int32_t *) sort.key[sorted], (const int32_t *) sort.place[sorted], n, experts);
+            (const int32_t *) sort.key[sorted], (const int32_t *) sort.place[sorted], n,
+            ts_shape_count(&ts_call_out(call, 0)->shape), experts);
 }
 
 /* Thread e: the rows that all ranks have of the experts before it. */

@@ -99,17 +99,17 @@ static __device__ __forceinline__ void join_exponentials(float *max, float *sum,
   *sum = ts_block_sum(*sum * exponential(mine - *max), scratch);
 }
 
-/* Of a row, in one reading. */
-template <bool ON>
+/* Of a row, in one reading, N logits of a thread at a time. */
+template <int N, bool ON>
 static __device__ __forceinline__ void sum_exponentials(const float *row, int vocabulary, const cap &c, float *scratch,
                                                         float *max, float *sum) {
-  float x[LANES];
+  float x[N];
   *max = -FLT_MAX;
   *sum = 0;
 #pragma unroll 2
-  for (int i = (int) threadIdx.x * LANES; i < vocabulary; i += (int) blockDim.x * LANES) {
-    load_logits<LANES, ON>(x, row, i, vocabulary, c);
-    add_exponentials<LANES>(x, max, sum);
+  for (int i = (int) threadIdx.x * N; i < vocabulary; i += (int) blockDim.x * N) {
+    load_logits<N, ON>(x, row, i, vocabulary, c);
+    add_exponentials<N>(x, max, sum);
   }
   join_exponentials(max, sum, scratch);
 }
@@ -170,8 +170,9 @@ template <typename T> static __device__ __forceinline__ void clear_row(float *ro
   }
 }
 
-/* A block a row: its loss, and with GRADIENT its logits replaced, which are read twice. */
-template <typename T, bool GRADIENT, bool ON>
+/* A block a row: its loss, and with GRADIENT its logits replaced, which are read twice.  The sums are by N logits, as
+ * head_kept_rows has them where a row fits there: a loss has the same bits with its gradient and alone. */
+template <typename T, bool GRADIENT, int N, bool ON>
 __global__ void __launch_bounds__(MOST_THREADS)
     head_rows(float *__restrict__ logits, double *__restrict__ loss, const int32_t *__restrict__ label,
               const float *__restrict__ seed, cap c, int64_t ld, int vocabulary) {
@@ -188,7 +189,7 @@ __global__ void __launch_bounds__(MOST_THREADS)
     return;
   }
   float max, sum;
-  sum_exponentials<ON>(row, vocabulary, c, scratch, &max, &sum);
+  sum_exponentials<N, ON>(row, vocabulary, c, scratch, &max, &sum);
   double lse = (double) max + log((double) sum);
   if (threadIdx.x == 0) {
     bool is_row = at >= 0 && at < vocabulary; /* else its logit is 0, as where ranks share the vocabulary */
@@ -268,24 +269,29 @@ __global__ void __launch_bounds__(MOST_THREADS)
   }
   for (int r = (int) blockIdx.x, next; r < rows; r = next) {
     next = r + (int) gridDim.x;
-    float *row = logits + r * ld, *ahead = logits + next * ld, max, sum;
+    float *row = logits + r * ld, *ahead = logits + next * ld, max = 0, sum = 1;
     int at = label[r];
     bool counts = at != IGNORED, is_row = at >= 0 && at < vocabulary;
-    sum_kept<ON>(kept, own, c, &max, &sum);
-    join_exponentials(&max, &sum, scratch);
+    if (counts) { /* the same in all threads */
+      sum_kept<ON>(kept, own, c, &max, &sum);
+      join_exponentials(&max, &sum, scratch);
+    } else {
+      ts_copy_wait<0>();
+    }
     double lse = (double) max + log((double) sum);
     if (threadIdx.x ==
         (is_row ? (unsigned) (at % own.step / PIECE) : 0)) { /* whose logit it is, before it is refilled */
       loss[r] = counts ? lse - (double) (is_row ? kept[at] : 0.0f) : 0;
     }
-    float factor = counts ? *seed : 0.0f;
     for (int q = 0; q < QUARTERS; ++q) {
       int end = min(own.end, (q + 1) * own.quarter);
 #pragma unroll 2
       for (int i = own.first + q * own.quarter; i < end; i += own.step) {
-        float logit[PIECE], x[PIECE];
-        ts_load<PIECE>(logit, kept + i);
-        set_gradient<PIECE, ON>(x, logit, i, at, (float) lse, factor, c);
+        float logit[PIECE], x[PIECE] = {};
+        if (counts) {
+          ts_load<PIECE>(logit, kept + i);
+          set_gradient<PIECE, ON>(x, logit, i, at, (float) lse, *seed, c);
+        }
         ts_store<PIECE>((T *) row + i, x);
         if (next < rows) {
           ts_copy_ahead(kept + i, ahead + i, true);
@@ -326,7 +332,7 @@ __global__ void __launch_bounds__(MOST_THREADS)
   TS_SHARED(float, scratch, MOST_THREADS / TS_WARP);
   const float *row = logits + blockIdx.x * ld;
   float max, sum;
-  sum_exponentials<ON>(row, vocabulary, c, scratch, &max, &sum);
+  sum_exponentials<LANES, ON>(row, vocabulary, c, scratch, &max, &sum);
   if (threadIdx.x == 0) {
     int at = place_of_label(label[blockIdx.x], first, vocabulary);
     stats[2 * blockIdx.x] = (float) ((double) max + log((double) sum));
@@ -612,8 +618,11 @@ template <typename T, bool ON> static void launch_rows_of(const sweep *s, int64_
               s->logits, s->row_loss + first, s->label + first, s->seed, h->logits_cap, h->ld, (int) h->vocabulary,
               (int) rows);
   } else {
-    ts_launch(h->gradients ? head_rows<T, true, ON> : head_rows<T, false, ON>, (unsigned) rows, threads, 0, s->stream,
-              s->logits, s->row_loss + first, s->label + first, s->seed, h->logits_cap, h->ld, (int) h->vocabulary);
+    ts_launch(h->gradients          ? head_rows<T, true, LANES, ON>
+              : bytes <= KEPT_BYTES ? head_rows<T, false, PIECE, ON>
+                                    : head_rows<T, false, LANES, ON>,
+              (unsigned) rows, threads, 0, s->stream, s->logits, s->row_loss + first, s->label + first, s->seed,
+              h->logits_cap, h->ld, (int) h->vocabulary);
   }
 }
 

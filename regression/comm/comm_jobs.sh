@@ -54,7 +54,7 @@ fails "group rank 1 sent less than the 16 bytes expected: the ranks are not in t
 job $mpiexec -n 3 regression/comm/test_comm room
 fails "group rank 0 gets 12 rows for its experts, and has room for 11" "more rows of experts than there is room for"
 job $mpiexec -n 3 regression/comm/test_comm counts
-fails "they differ in counts, bytes of a row or directions" "rows of experts that two ranks count differently"
+fails "is in exchange_rows of 4 bytes a row: they differ in counts or directions" "rows of experts that two ranks count differently"
 job env SLURM_JOB_ID=1 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0 regression/comm/test_comm die
 fails "srun started 4 tasks, but MPI sees one world per task: use srun --mpi=" "srun without a process manager that MPI knows"
 job env OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=3 regression/comm/test_comm die

@@ -227,6 +227,23 @@ static void check_op(const problem *p, const reference *r, ts_op op, const char 
   run_free(&again);
 }
 
+/* A row without a label whose logits are infinite: no loss, and no gradient. */
+static void check_ignored(ts_dtype dtype) {
+  enum { IGNORED = 3 }; /* of reference_create */
+  problem p = {1, 90, 8, 300, dtype, TS_F32, NO_PRIOR, 1, 1, 0};
+  reference r = reference_create(&p);
+  run_case c = make(&p, &r, TS_OP_HEAD_LOSS_TRAIN);
+  for (int i = 0; i < p.width; ++i) {
+    run_set(&c.in[0], IGNORED * p.width + i, 3e38);
+  }
+  bool clean = run_with(&p, &c, NULL, 1);
+  double dx = distance(&c.out[2], r.dx), dw = distance(&c.out[3], r.dw), loss = run_get(&c.out[0], 0);
+  tap_ok(clean && fabs(loss - r.loss) <= 1e-6 * (fabs(r.loss) + 1) && dx <= tolerance_of(&p) && dw <= tolerance_of(&p),
+         "%s: infinite logits of a row without a label do nothing: dx %.1e dw %.1e", ts_dtype_name(dtype), dx, dw);
+  run_free(&c);
+  reference_free(&r);
+}
+
 /* ---- ranks that share the vocabulary ---- */
 
 enum { MOST_SHARES = 3 };
@@ -341,11 +358,29 @@ static void check_shares(const problem *p, const reference *r, int n) {
   ts_free(stats.data);
 }
 
+/* The loss alone and with its gradients, and these with it and alone: a step by hand has one, a whole step the
+ * other. */
+static void check_same(const problem *p, const reference *r) {
+  run_case loss = make(p, r, TS_OP_HEAD_LOSS), gradients = make(p, r, TS_OP_HEAD_LOSS_DX);
+  run_case both = make(p, r, TS_OP_HEAD_LOSS_TRAIN);
+  run_tensor prior = tensor_from(p->dw_dtype, TS_SHAPE(p->vocabulary, p->width), r->prior);
+  bool same = run_with(p, &loss, &prior, 1) && run_with(p, &gradients, &prior, 1) && run_with(p, &both, &prior, 1);
+  for (int i = 0; i < 2; ++i) {
+    same = same && run_same(&both.out[i], loss.out[i].data) && run_same(&both.out[2 + i], gradients.out[i].data);
+  }
+  tap_ok(same, "the same bits together and alone");
+  ts_free(prior.data);
+  run_free(&loss);
+  run_free(&gradients);
+  run_free(&both);
+}
+
 static void check(const problem *p) {
   reference r = reference_create(p);
   check_op(p, &r, TS_OP_HEAD_LOSS, "loss");
   check_op(p, &r, TS_OP_HEAD_LOSS_DX, "gradients");
   check_op(p, &r, TS_OP_HEAD_LOSS_TRAIN, "both");
+  check_same(p, &r);
   for (int n = 1; n <= MOST_SHARES && p->vocabulary >= 2 * MOST_SHARES && p->vocabulary < 10000; ++n) {
     check_shares(p, &r, n);
   }
@@ -412,6 +447,8 @@ int main(void) {
       check(&p);
     }
   }
+  check_ignored(TS_F32);
+  check_ignored(TS_BF16);
   test_backend_close();
   tap_ok(ts_memory_live() == 0, "everything is freed");
   return tap_done();

@@ -597,7 +597,7 @@ static void test_experts(const grid *on) {
         const stages all = {0, 3}, one = stages_of(on, c + (size_t) ep, true);
         const stages of = wants_all() ? all : one;
         for (int64_t stage = of.first; stage <= of.last; ++stage) {
-          spread.dispatch = (stage + (int64_t) c) % 2 == 0 ? "alltoall" : "allgather";
+          spread.dispatch = (c / 2 + (wants_all() ? (size_t) stage : 0)) % 2 == 0 ? "alltoall" : "allgather";
           if (ts_world_rank(on->world) == 0) {
             tap_note("%s: tp %d, sp %d, ep %d of %d, %d chunks, %s", families[c].name, on->tp, on->sp, ep, on->dp,
                      spread.chunks, spread.dispatch);

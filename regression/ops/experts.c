@@ -62,6 +62,16 @@ static void find_rows(const struct dispatched *v, int64_t *row) {
   }
 }
 
+/* As many as there are choices of the experts; 0 where there are none. */
+static int64_t enough_rows(const run_case *c) {
+  int64_t rows = 0;
+  for (int64_t i = 0; i < run_count(&c->in[0]); ++i) {
+    double of = run_get(&c->in[0], i) - c->attr.experts.first;
+    rows += of >= 0 && of < c->attr.experts.n;
+  }
+  return rows;
+}
+
 static void build_dispatch(run_case *c, int variant, ts_dtype dtype) {
   const struct dispatched *v = &expert_variants[variant];
   (void) dtype;
@@ -73,7 +83,8 @@ static void build_dispatch(run_case *c, int variant, ts_dtype dtype) {
     run_set(&c->in[0], i, choice(v, i));
   }
   c->n_in = 1;
-  ops_output(c, TS_I32, TS_SHAPE(choices_of(v)));
+  c->attr.experts.rows = variant % 2 == 1 ? enough_rows(c) : 0;
+  ops_output(c, TS_I32, TS_SHAPE(c->attr.experts.rows > 0 ? c->attr.experts.rows : choices_of(v)));
   ops_output(c, TS_I32, of_tokens(v, v->k));
   ops_output(c, TS_I32, TS_SHAPE(c->attr.experts.n + 1));
 }
@@ -87,7 +98,9 @@ static void dispatch(run_case *c) {
     for (int64_t i = 0; i < n; ++i) {
       int64_t of = chosen[i] >= lowest && chosen[i] < lowest + experts ? chosen[i] - lowest : experts;
       if (of == e) {
-        run_set(&c->out[0], row, (double) i);
+        if (row < run_count(&c->out[0])) {
+          run_set(&c->out[0], row, (double) i);
+        }
         run_set(&c->out[1], i, (double) row++);
       }
     }

@@ -13,7 +13,7 @@ static const struct {
     [TS_ALL_GATHER] = {"all_gather", "elements", "cut points or dtypes"},
     [TS_ALL_REDUCE] = {"all_reduce", "elements", "dtypes or workspace"},
     [TS_EXCHANGE] = {"exchange", "tensors", "dtypes or batches"},
-    [TS_EXCHANGE_ROWS] = {"exchange_rows", "columns", "counts, bytes of a row or directions"},
+    [TS_EXCHANGE_ROWS] = {"exchange_rows", "bytes a row", "counts or directions"},
     [TS_BROADCAST] = {"broadcast", "bytes", "roots"},
     [TS_MESSAGE] = {"message", "bytes", "ends"},
 };
@@ -68,6 +68,12 @@ void ts_comm_agree(const ts_comm *comm, MPI_Comm mpi, const int *member, ts_coll
                    int n, uint64_t rest) {
   if (ts_comm_switch.agree && comm->size > 1) {
     compare(comm, mpi, member, describe_collective(comm->size, op, transfer, n, rest));
+  }
+}
+
+void ts_comm_agree_rows(const ts_comm *comm, MPI_Comm mpi, const int *member, int64_t row_bytes, uint64_t counts) {
+  if (ts_comm_switch.agree && comm->size > 1) {
+    compare(comm, mpi, member, (record){.operation = TS_EXCHANGE_ROWS, .columns = row_bytes, .hash = counts});
   }
 }
 

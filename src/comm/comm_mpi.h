@@ -118,6 +118,9 @@ void ts_comm_agree(const ts_comm *comm, MPI_Comm mpi, const int *member, ts_coll
  * Collective over the group. */
 void ts_comm_agree_exchange(const ts_comm *comm, MPI_Comm mpi, const int *member, const ts_exchange_lists *lists);
 
+/** The same for an exchange of rows: a hash of all that must agree beside their size. Collective over the group. */
+void ts_comm_agree_rows(const ts_comm *comm, MPI_Comm mpi, const int *member, int64_t row_bytes, uint64_t counts);
+
 /** What must agree of a reduction beside its transfers, as a hash. Not collective. */
 uint64_t ts_hash_reduction(ts_dtype x, ts_dtype wire, size_t workspace_bytes);
 

@@ -264,7 +264,7 @@ static void exchange_rows_by_nccl(ts_comm *comm, const ts_row_exchange *rows) {
   ts_nccl_begin(c, TS_EXCHANGE_ROWS);
   int32_t *firsts = read_counts(rows, comm->size);
   ts_row_plan plan = ts_row_plan_make(rows, firsts, comm->rank, comm->size);
-  ts_comm_agree(comm, c->mpi->comm, c->mpi->member, TS_EXCHANGE_ROWS, NULL, 0, ts_hash_rows(&plan));
+  ts_comm_agree_rows(comm, c->mpi->comm, c->mpi->member, rows->row_bytes, ts_hash_rows(&plan));
   ts_nccl_open(c);
   for (int peer = 0; peer < comm->size; ++peer) {
     for (int sends = 0; sends <= 1; ++sends) {

@@ -56,7 +56,7 @@ int64_t ts_row_plan_stretch(const ts_row_plan *p, bool sends, int peer, int64_t 
 }
 
 uint64_t ts_hash_rows(const ts_row_plan *p) {
-  uint64_t hash = ts_mix((uint64_t) p->rows->row_bytes, p->rows->home);
+  uint64_t hash = ts_mix((uint64_t) p->n_experts, p->rows->home);
   for (int64_t i = 0; i < p->size * (p->n_experts + 1); ++i) {
     hash = ts_mix(hash, (uint64_t) p->firsts[i]);
   }
@@ -110,7 +110,7 @@ void ts_comm_mpi_exchange_rows(ts_comm *comm, const ts_row_exchange *rows) {
   ts_comm_mpi *c = (ts_comm_mpi *) comm;
   ts_row_plan plan = ts_row_plan_make(rows, rows->firsts, comm->rank, comm->size);
   row_list receive = {&plan, false, 1, 0, 0}, send = {&plan, true, 1, 0, 0};
-  ts_comm_agree(comm, c->comm, c->member, TS_EXCHANGE_ROWS, NULL, 0, ts_hash_rows(&plan));
+  ts_comm_agree_rows(comm, c->comm, c->member, rows->row_bytes, ts_hash_rows(&plan));
   ts_exchange_begin(&c->exchange, next_stretch, NULL, &receive, next_stretch, &send, TS_SLOTS);
   ts_exchange_poll(&c->exchange);
   keep_own(&plan);

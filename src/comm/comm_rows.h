@@ -33,7 +33,7 @@ static inline ts_interval ts_row_plan_experts(const ts_row_plan *plan, bool send
   return (ts_interval){cuts[holder], cuts[holder + 1] - cuts[holder]};
 }
 
-/** What all ranks must say alike, as a hash. Not collective. */
+/** What all ranks must say alike beside the size of a row, as a hash. Not collective. */
 uint64_t ts_hash_rows(const ts_row_plan *plan);
 
 #endif

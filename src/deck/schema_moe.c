@@ -19,8 +19,8 @@ static const ts_key rows[] = {
          "other experts (autoep_size), else rows."),
     WORD(moe.dispatch, "auto", "auto|alltoall|allgather", NULL, 0,
          "How tokens come to experts of other ranks (autoep_size).  alltoall: each choice's row goes to the rank that "
-         "has "
-         "the expert, and back.  allgather: all ranks get the tokens of all, and what each makes of them is added up.  "
+         "has the expert, and back.  allgather: all ranks get the tokens of all, and what each makes of them is added "
+         "up.  "
          "auto: what sends less, k rows of a token or one for each rank; on GPUs allgather, since the host has to "
          "read counts for the other."),
     INTEGER(moe.token_chunks, "1", 1, 4096, 0,
@@ -62,7 +62,7 @@ static const ts_key rows[] = {
          "Routers have a bias that is added to probabilities for the choice alone, which expert_parallel."
          "load_balance_coeff lets follow the balance (DeepSpeed has none).  Not where experts are sampled."),
     LATER("moe.enable_expert_tensor_parallelism", BOOL, "false", "experts that are cut by tensor parallelism"),
-    NONE("moe.use_tutel", BOOL, "false", "there is one way to move rows"),
+    NONE("moe.use_tutel", BOOL, "false", "there is one way to bring rows together"),
 };
 
 TABLE(ts_keys_moe, rows);

@@ -28,7 +28,7 @@
 #define EP(name, type_, initial_, reason) NONE("expert_parallel." name, type_, initial_, reason)
 #define FAMILY_KNOWS "the model's family says so (model.model_type)"
 #define ONE_PRODUCT "a layer's experts are one grouped product, and its rows are weighted where they are added up"
-#define STATIC_SIZES "what ranks send each other has static sizes, over the communicators that all messages have"
+#define STATIC_SIZES "moe.dispatch says how tokens travel, over the communicators that all messages have"
 #define COMPILE(name, type_, initial_) \
   NONE("compile." name, type_, initial_, "every run is compiled; passes follow from the other keys")
 

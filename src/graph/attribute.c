@@ -331,7 +331,7 @@ static void print_experts(const ts_attr *a, ts_text *to) {
   ts_text_add(to, a->experts.first > 0 ? " {%d from %d}" : " {%d}", a->experts.n, a->experts.first);
 }
 const ts_attribute ts_attribute_experts = {
-    {MEMBER(experts.n), MEMBER(experts.first)}, NO_ARRAY, NO_DTYPE, .print = print_experts};
+    {MEMBER(experts.n), MEMBER(experts.first), MEMBER(experts.rows)}, NO_ARRAY, NO_DTYPE, .print = print_experts};
 const ts_attribute ts_attribute_route = {{MEMBER(route.k), MEMBER(route.groups), MEMBER(route.top_groups),
                                           MEMBER(route.sigmoid), MEMBER(route.normalize), MEMBER(route.scale),
                                           MEMBER(route.sure)},

@@ -270,6 +270,7 @@ typedef union ts_attr {
   } balance;
   struct {
     int n, first; /**< Of the router's. */
+    int64_t rows; /**< Of dispatch: room; 0: as many as choices. */
   } experts;
   struct {
     float temperature;

@@ -37,8 +37,8 @@ static void look_at_node(const ts_program *program, const ts_node *node, way *w)
   int64_t experts = node->op == TS_OP_DISPATCH ? experts_of_choices(program->graph, node->in[0]) : 0;
   bool all = node->attr.experts.n == experts && program->mesh.size[TS_AXIS_EP] > 1; /* then exchanged */
   if (experts > 1 && !all) {                                                        /* one: that of all tokens */
-    int64_t choices = ts_shape_count(&tensor[node->out[0]].shape);
-    note_rows(w, choices, choices, node->attr.experts.n, experts);
+    int64_t room = ts_shape_count(&tensor[node->out[0]].shape), choices = ts_shape_count(&tensor[node->out[1]].shape);
+    note_rows(w, room, choices, node->attr.experts.n, experts);
   }
 }
 
@@ -73,7 +73,7 @@ static void print_dispatch(const ts_program_options *options, bool exchanged, ts
   bool device = options->target.backend->device != NULL;
   if (ranks > 1 && exchanged) {
     ts_text_add(to, "  moe.dispatch: alltoall, each of a token's rows to the rank that has its expert and back%s\n",
-                device ? "; the host reads counts on the way, so these\n  parts of a step are not recorded" : "");
+                device ? ";\n  the host reads counts on the way, so forward and backward are not recorded" : "");
   } else if (ranks > 1) {
     ts_text_add(to, "  moe.dispatch: allgather, each token to all %d ranks, and sums of what they make back\n", ranks);
   }
@@ -87,13 +87,14 @@ void ts_plan_print_experts(const ts_program_options *options, bool json, ts_text
   for (int64_t chunks = 1; chunks <= 8; chunks *= 2) {
     way kept = plan_way(options, chunks, rows), again = plan_way(options, chunks, nothing);
     if (json) {
+      bool spread = options->mesh->size[TS_AXIS_EP] > 1;
+      const char *dispatch = kept.exchanged ? ", \"dispatch\": \"alltoall\"" : ", \"dispatch\": \"allgather\"";
       ts_text_add(
           to,
           "%s{\"token_chunks\": %lld, \"rows\": %lld, \"balanced_rows\": %lld, \"activation_bytes_rows\": %lld, "
-          "\"activation_bytes_nothing\": %lld, \"dispatch\": \"%s\"}%s",
+          "\"activation_bytes_nothing\": %lld%s}%s",
           chunks == 1 ? ", \"experts\": [" : ", ", (long long) chunks, (long long) kept.room, (long long) kept.alike,
-          (long long) kept.bytes, (long long) again.bytes, kept.exchanged ? "alltoall" : "allgather",
-          chunks == 8 ? "]" : "");
+          (long long) kept.bytes, (long long) again.bytes, spread ? dispatch : "", chunks == 8 ? "]" : "");
       continue;
     }
     if (chunks == 1) {

@@ -11,8 +11,9 @@ const char *ts_shape_dispatch(const ts_graph *g, const ts_node *node, ts_dtype *
   TS_RULE(experts >= 1 && experts <= TS_MOST_EXPERTS && node->attr.experts.first >= 0,
           "there are experts to choose from");
   TS_RULE(choices <= INT32_MAX, "choices are counted in 32 bits");
+  TS_RULE(node->attr.experts.rows >= 0 && node->attr.experts.rows <= choices, "there is room for some of the choices");
   dtype[0] = dtype[1] = dtype[2] = TS_I32;
-  shape[0] = TS_SHAPE(choices);
+  shape[0] = TS_SHAPE(node->attr.experts.rows > 0 ? node->attr.experts.rows : choices);
   shape[1] = chosen->shape;
   shape[2] = TS_SHAPE(experts + 1);
   return NULL;
@@ -48,8 +49,9 @@ static const char *check_choices(const ts_graph *g, const ts_node *node, int at,
   int place = at + (ordered ? 1 : 0), first = place + 1, weight = first + 1;
   const ts_tensor *p = ts_rule_in(g, node, place), *f = ts_rule_in(g, node, first);
   TS_RULE(p->dtype == TS_I32 && p->shape.n >= 2 && ts_shape_last(&p->shape) >= 1, "places are [...][k] int32");
-  TS_RULE(!ordered || ts_rule_is(g, node, at, TS_I32, TS_SHAPE(ts_shape_count(&p->shape))),
-          "the order has a row for each choice");
+  const ts_tensor *order = ts_rule_in(g, node, at);
+  TS_RULE(!ordered || (order->dtype == TS_I32 && order->shape.n == 1 && order->shape.d[0] <= ts_shape_count(&p->shape)),
+          "the order has rows for choices");
   TS_RULE(f->dtype == TS_I32 && f->shape.n == 1 && f->shape.d[0] >= 2 && f->shape.d[0] <= TS_MOST_EXPERTS + 1,
           "first is [E + 1] int32");
   bool weighted = node->n_in > weight && node->in[weight] != TS_NONE;
@@ -63,7 +65,7 @@ static bool are_of_tokens(const ts_tensor *x, const ts_tensor *place) {
 }
 
 static bool are_of_choices(const ts_tensor *y, const ts_tensor *place) {
-  return ts_dtype_is_working(y->dtype) && y->shape.n == 2 && y->shape.d[0] == ts_shape_count(&place->shape);
+  return ts_dtype_is_working(y->dtype) && y->shape.n == 2 && y->shape.d[0] <= ts_shape_count(&place->shape);
 }
 
 const char *ts_shape_take_rows(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
@@ -72,7 +74,7 @@ const char *ts_shape_take_rows(const ts_graph *g, const ts_node *node, ts_dtype 
   TS_RULE(why == NULL, why);
   TS_RULE(are_of_tokens(x, place), "x has a row for each token, in fp32, bf16 or fp16");
   dtype[0] = x->dtype;
-  shape[0] = TS_SHAPE(ts_shape_count(&place->shape), ts_shape_last(&x->shape));
+  shape[0] = TS_SHAPE(ts_rule_in(g, node, 1)->shape.d[0], ts_shape_last(&x->shape));
   return NULL;
 }
 
@@ -84,7 +86,8 @@ const char *ts_shape_combine(const ts_graph *g, const ts_node *node, ts_dtype *d
   const ts_tensor *y = ts_rule_in(g, node, 0), *place = ts_rule_in(g, node, 2);
   const char *why = check_choices(g, node, 1, true);
   TS_RULE(why == NULL, why);
-  TS_RULE(are_of_choices(y, place), "y has a row for each choice, in fp32, bf16 or fp16");
+  TS_RULE(are_of_choices(y, place) && y->shape.d[0] == ts_rule_in(g, node, 1)->shape.d[0],
+          "y has the rows of the order, in fp32, bf16 or fp16");
   dtype[0] = y->dtype;
   shape[0] = ts_shape_with_last(place->shape, y->shape.d[1]);
   return NULL;
@@ -100,7 +103,7 @@ const char *ts_shape_combine_dots(const ts_graph *g, const ts_node *node, ts_dty
   TS_RULE(why == NULL, why);
   TS_RULE(are_of_tokens(x, place) && are_of_choices(y, place) && y->dtype == x->dtype &&
               y->shape.d[1] == ts_shape_last(&x->shape),
-          "x has a row for each token, y of the same kind one for each choice");
+          "x has a row for each token, y of the same kind rows for choices");
   dtype[0] = TS_F32;
   shape[0] = place->shape;
   return NULL;

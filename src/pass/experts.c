@@ -3,16 +3,14 @@
  *
  * allgather  Every rank sees the tokens of all of them, with what was chosen (all_gather), brings together those that
  *            are for its experts, and what it has made for each token goes home as the sum over ranks (reduce_scatter,
- *            in their order).  There is room for R N k rows, of which those of other ranks' experts come last and are
- *            nowhere read.  A rank gets (R - 1) N rows, and as many sums.
+ *            in their order).  A rank gets (R - 1) N rows, and as many sums.
  * alltoall   Each rank brings its own tokens together by expert, counts go to all (all_gather), then each row to the
  *            rank that has its expert (exchange_rows), and back, where it waits for its token's others: sums are those
- *            of one rank, bit by bit.  A rank with E experts has room for R N min (k, E) rows, and gets N k (R - 1) / R
- *            twice where experts are chosen alike.
+ *            of one rank, bit by bit.  A rank gets N k (R - 1) / R rows twice where experts are chosen alike.
  *
- * The gradients of either pair of messages are each other, so gradients of experts are sums over all tokens without
- * more ado.  All sizes are static.  Tensor and sequence parallelism are done: of their ranks each has tokens of its own
- * here, or all have the same.
+ * A rank with E experts has room for R N min (k, E) rows, which is all that can come.  The gradients of either pair of
+ * messages are each other, so gradients of experts are sums over all tokens without more ado.  All sizes are static.
+ * Tensor and sequence parallelism are done: of their ranks each has tokens of its own here, or all have the same.
  *
  * With moe.token_chunks = c all this is done for N / c tokens after the other, on one rank too: c times fewer rows at a
  * time, and messages of one chunk beside products of another. */
@@ -158,9 +156,9 @@ static ts_tid send_rows(spreader *s, ts_site at, const char *of, ts_tid x, int64
   return y;
 }
 
-/* Rows that may come here of n tokens' k choices on each rank: a token's are of different experts. */
-static int64_t room_for(const spreader *s, int64_t choices, int64_t k, int64_t own) {
-  return s->ranks * (choices / k) * (k < own ? k : own);
+/* Rows that experts of this rank may have of so many choices on each of some ranks, k a token: of different ones. */
+static int64_t room_for(int64_t ranks, int64_t choices, int64_t k, int64_t own) {
+  return ranks * (choices / k) * (k < own ? k : own);
 }
 
 /* ---- chunks of tokens ---- */
@@ -278,8 +276,10 @@ static void write_spread(spreader *s, ts_nid n) {
   node.in = in;
   if (old->op == TS_OP_DISPATCH && !s->exchanges) {
     ts_interval own = ts_experts_of(old->attr.experts.n, s->ranks, s->rank);
+    const ts_shape *chosen = &at.graph->tensor[in[0]].shape;
     node.attr.experts.n = (int) own.length;
     node.attr.experts.first = (int) own.begin;
+    node.attr.experts.rows = room_for(1, ts_shape_count(chosen), ts_shape_last(chosen), own.length);
   }
   ts_rewrite_add(&s->rewrite, n, &node);
   ts_free(name);
@@ -289,7 +289,7 @@ static void write_spread(spreader *s, ts_nid n) {
   } else if (s->exchanges && old->op == TS_OP_TAKE_ROWS) {
     const ts_shape *place = &at.graph->tensor[in[PLACE]].shape;
     int64_t own = at.graph->tensor[s->here].shape.d[0] - 1;
-    *y = send_rows(s, at, old->name, *y, room_for(s, ts_shape_count(place), ts_shape_last(place), own), false);
+    *y = send_rows(s, at, old->name, *y, room_for(s->ranks, ts_shape_count(place), ts_shape_last(place), own), false);
   } else if (s->exchanges) {
     ts_tid *first = &s->rewrite.map[old->out[FIRST_OUT]];
     count_rows(s, at, old->name, *first, old->attr.experts.n);

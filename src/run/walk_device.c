@@ -1,4 +1,5 @@
-/* Walking a program on a device: commands are queued, the second time recorded, from then on replayed. */
+/* Walking a program on a device: commands are queued, the second time recorded, from then on replayed, but for ranges
+ * of them in which the host reads the sizes of messages. */
 #include "base/log.h"
 #include "base/memory.h"
 #include "run/bound.h"
@@ -123,17 +124,25 @@ static int end_of_range(const ts_bound_run *r, int begin) {
   return end;
 }
 
-/* Are there messages whose sizes the host has to read? */
-static bool reads_counts(const ts_bound_view *view, const ts_bound_run *r, int begin) {
-  bool any = false;
-  for (int i = begin; i < end_of_range(r, begin); ++i) {
-    const ts_lowered_command *c = &r->commands->command[i];
-    any = any || (c->kind == TS_LOWERED_COLLECTIVE && view->node[c->node].call.node->op == TS_OP_EXCHANGE_ROWS);
+static int first_range(const ts_bound_run *r) {
+  int i = 0;
+  while (r->commands->command[i].kind != TS_LOWERED_CAPTURE_BEGIN) {
+    ++i;
   }
-  return any;
+  return i + 1;
 }
 
-/* Unless that cannot be. */
+/* Are there messages in a range whose sizes the host has to read? */
+static bool reads_counts(const ts_bound_view *view, const ts_bound_run *r, int begin) {
+  const ts_lowered_command *c = &r->commands->command[begin];
+  while (c->kind != TS_LOWERED_CAPTURE_END &&
+         (c->kind != TS_LOWERED_COLLECTIVE || view->node[c->node].call.node->op != TS_OP_EXCHANGE_ROWS)) {
+    ++c;
+  }
+  return c->kind != TS_LOWERED_CAPTURE_END;
+}
+
+/* A range that reads counts is queued every time. */
 static void record_range(ts_executor *e, const ts_bound_view *view, const ts_bound_node *message, const ts_bound_run *r,
                          int range, int begin) {
   if (r->graph[range] == NULL && !reads_counts(view, r, begin)) {
@@ -330,7 +339,7 @@ void ts_walk_device(ts_executor *e, ts_bound_program *p, ts_run run) {
   ts_bound_wait_for_image(e, p);
   double start = ts_seconds();
   ts_heartbeat_enter(ts_bound_heartbeat(e), queueing[kind->phase], p->group);
-  device->ops->set_run(device, kind->title, records(e, p, r));
+  device->ops->set_run(device, kind->title, records(e, p, r) && !reads_counts(view, r, first_range(r)));
   ts_messages_wait_for_sends(e, p, run);
   if (!e->counts) {
     mark(device, &e->first, TS_QUEUE_COMPUTE);

@@ -33,7 +33,7 @@ static void begin_rows(int32_t *count, int threads, int32_t experts, int32_t *fi
 static void dispatch_run(const ts_kernel_call *call) {
   const int32_t *chosen = call->in[0], experts = call->node->attr.experts.n, lowest = call->node->attr.experts.first;
   int32_t *order = call->out[0], *place = call->out[1], *first = call->out[2], *all = call->workspace;
-  int64_t n = ts_call_count(call, 0);
+  int64_t n = ts_call_count(call, 1), room = ts_call_count(call, 0);
 #pragma omp parallel num_threads(ts_call_threads(call, ts_pieces(n, TS_TILE)))
   {
     int threads = omp_get_num_threads(), me = omp_get_thread_num();
@@ -49,7 +49,9 @@ static void dispatch_run(const ts_kernel_call *call) {
     for (int64_t i = begin; i < end; ++i) {
       int32_t row = count[expert_of(chosen[i] - lowest, experts)]++;
       place[i] = row;
-      order[row] = (int32_t) i;
+      if (row < room) {
+        order[row] = (int32_t) i;
+      }
     }
   }
 }
