@@ -195,8 +195,10 @@ __global__ void __launch_bounds__(THREADS, shape<D, GENERAL>::blocks)
   key = ts_next_tile<ROWS, N, GENERAL>(p.queries, p.keys, block.batch, first, key, end);
   if (key < end) {
     ts_tile_load<ROWS, D, THREADS>(q_tile, p, p.queries, p.q, p.queries.row_heads, block.batch, first, block.head);
-    ts_tile_load<N, D, THREADS>(k_tile, p, p.keys, p.k, p.keys.heads, block.batch, key, kv_head);
-    ts_tile_load<N, D, THREADS>(v_tile, p, p.keys, p.v, p.keys.heads, block.batch, key, kv_head);
+    ts_tile_load<N, D, THREADS>(k_tile, p, p.keys, p.k, (GENERAL ? p.keys.heads : p.keys.row_heads), block.batch, key,
+                                kv_head);
+    ts_tile_load<N, D, THREADS>(v_tile, p, p.keys, p.v, (GENERAL ? p.keys.heads : p.keys.row_heads), block.batch, key,
+                                kv_head);
     ts_copy_commit();
   }
   queries w = begin_queries(first + 16 * M * warp);
@@ -208,8 +210,10 @@ __global__ void __launch_bounds__(THREADS, shape<D, GENERAL>::blocks)
     next = ts_next_tile<ROWS, N, GENERAL>(p.queries, p.keys, block.batch, first, key + N, end);
     if (next < end) {
       int other = at ^ (N * ts_tile_row<D>);
-      ts_tile_load<N, D, THREADS>(k_tile + other, p, p.keys, p.k, p.keys.heads, block.batch, next, kv_head);
-      ts_tile_load<N, D, THREADS>(v_tile + other, p, p.keys, p.v, p.keys.heads, block.batch, next, kv_head);
+      ts_tile_load<N, D, THREADS>(k_tile + other, p, p.keys, p.k, (GENERAL ? p.keys.heads : p.keys.row_heads),
+                                  block.batch, next, kv_head);
+      ts_tile_load<N, D, THREADS>(v_tile + other, p, p.keys, p.v, (GENERAL ? p.keys.heads : p.keys.row_heads),
+                                  block.batch, next, kv_head);
       ts_copy_commit();
     }
     if (ts_may_see<16 * M, N, GENERAL>(p, block.batch, w.first, key)) {
@@ -235,8 +239,8 @@ __global__ void __launch_bounds__(THREADS, shape<D, GENERAL>::blocks)
   finish<D>(p, w, block.batch, block.head, q, o);
 }
 
-/* The kernels need no number of key heads but that of a row, and get it in its place: from another field ptxas keeps it
- * in a register that heads of 128 elements do not have. */
+/* The kernels need no number of key heads but that of a row, and get it in either's place: each kind reads the one from
+ * which ptxas needs no register too many for heads of 128 elements. */
 template <typename T, int D, bool GENERAL>
 static void launch_forward_tiles(const ts_attention_problem *p, cudaStream_t stream) {
   ts_attention_problem by_rows = *p;

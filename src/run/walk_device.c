@@ -124,14 +124,6 @@ static int end_of_range(const ts_bound_run *r, int begin) {
   return end;
 }
 
-static int first_range(const ts_bound_run *r) {
-  int i = 0;
-  while (r->commands->command[i].kind != TS_LOWERED_CAPTURE_BEGIN) {
-    ++i;
-  }
-  return i + 1;
-}
-
 /* Are there messages in a range whose sizes the host has to read? */
 static bool reads_counts(const ts_bound_view *view, const ts_bound_run *r, int begin) {
   const ts_lowered_command *c = &r->commands->command[begin];
@@ -140,6 +132,16 @@ static bool reads_counts(const ts_bound_view *view, const ts_bound_run *r, int b
     ++c;
   }
   return c->kind != TS_LOWERED_CAPTURE_END;
+}
+
+/* Is the run one that is recorded, as far as its first range tells? */
+static bool is_recorded(const ts_executor *e, const ts_bound_program *p, const ts_bound_view *view,
+                        const ts_bound_run *r) {
+  int i = 0;
+  while (r->graph[0] == NULL && r->commands->command[i].kind != TS_LOWERED_CAPTURE_BEGIN) {
+    ++i;
+  }
+  return records(e, p, r) && (r->graph[0] != NULL || !reads_counts(view, r, i + 1));
 }
 
 /* A range that reads counts is queued every time. */
@@ -339,7 +341,7 @@ void ts_walk_device(ts_executor *e, ts_bound_program *p, ts_run run) {
   ts_bound_wait_for_image(e, p);
   double start = ts_seconds();
   ts_heartbeat_enter(ts_bound_heartbeat(e), queueing[kind->phase], p->group);
-  device->ops->set_run(device, kind->title, records(e, p, r) && !reads_counts(view, r, first_range(r)));
+  device->ops->set_run(device, kind->title, r->commands->n_ranges > 0 && is_recorded(e, p, view, r));
   ts_messages_wait_for_sends(e, p, run);
   if (!e->counts) {
     mark(device, &e->first, TS_QUEUE_COMPUTE);
