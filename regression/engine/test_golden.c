@@ -556,11 +556,11 @@ static bool is_in_turn(const grid *on, const golden *g, int turn[2]) {
   return !is_stand_in || wants_all() || (mine == kind && some);
 }
 
-/* On three and four ranks families take turns on grids: half of them where ranks have all in common but samples, the
- * others along tp or sp. */
-static bool takes_turn(const grid *on, size_t place) {
+/* On three and four ranks families take so many turns on grids: a part of them where ranks have all in common but
+ * samples, others along tp or sp. */
+static bool takes_turn(const grid *on, size_t place, size_t turns) {
   return ts_world_size(on->world) < 3 || is_stand_in || wants_all() ||
-         (place + (on->tp > 1 ? 1 : 0) + (on->sp > 1 ? 1 : 0)) % 2 == 0;
+         (place + (on->tp > 1 ? 1 : 0) + (on->sp > 1 ? 1 : 0)) % turns == 0;
 }
 
 static void test_grid(const grid *on) {
@@ -571,8 +571,8 @@ static void test_grid(const grid *on) {
     }
   }
   for (size_t c = 0; c < sizeof families / sizeof families[0]; ++c) {
-    if (is_in_turn(on, &families[c], turn) && takes_turn(on, c) && is_for(&families[c], c, false) &&
-        tap_wanted(families[c].name) && fits(on, &families[c])) {
+    if (is_in_turn(on, &families[c], turn) && takes_turn(on, c, ts_world_size(on->world) > 3 ? 3 : 2) &&
+        is_for(&families[c], c, false) && tap_wanted(families[c].name) && fits(on, &families[c])) {
       const stages of = stages_of(on, c, true);
       for (int64_t stage = of.first; stage <= of.last; ++stage) {
         test_family(on, &families[c], stage);
@@ -589,8 +589,8 @@ static void test_grid(const grid *on) {
 static void test_experts(const grid *on) {
   for (size_t c = 0; c < sizeof families / sizeof families[0]; ++c) {
     for (int ep = 2; ep <= on->dp && is_mixture(&families[c]) && tap_wanted(families[c].name); ++ep) {
-      if (is_for(&families[c], c, true) && (on->dp == 3 || takes_turn(on, c + (size_t) ep / 2)) && on->dp % ep == 0 &&
-          families[c].micro_batch % on->dp == 0) {
+      if (is_for(&families[c], c, true) && (on->dp == 3 || takes_turn(on, c + (size_t) ep / 2, 2)) &&
+          on->dp % ep == 0 && families[c].micro_batch % on->dp == 0) {
         grid spread = *on;
         spread.ep = ep;
         spread.chunks = 1 + (int) (c / 2 + (size_t) ep) % 3;
