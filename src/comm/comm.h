@@ -78,14 +78,14 @@ size_t ts_comm_exchange_workspace(const ts_exchange_lists *lists, int rank);
 
 /** Rows of experts between the ranks that have the tokens and those that have the experts. */
 typedef struct ts_row_exchange {
-  const void *x;
-  void *y;
+  const void *x; /**< [x_rows] rows of row_bytes bytes, borrowed until the call returns, on a device until it is run. */
+  void *y;       /**< [y_rows] such rows. */
   /** [size][experts + 1], in memory as x is: where the rows of each expert begin among each rank's own, which lie by
    * expert; the same on all ranks. */
   const int32_t *firsts;
   const int64_t *experts; /**< size + 1 cut points: whose they are. */
   int64_t row_bytes;      /**< The same on all ranks. */
-  int64_t x_rows, y_rows; /**< Room. */
+  int64_t x_rows, y_rows; /**< Room, in rows. */
   bool home;              /**< From the experts' rank, where rows lie by expert and then by rank, to the tokens'. */
 } ts_row_exchange;
 

@@ -59,17 +59,22 @@ bool ts_shards_are_alike(const ts_shards *shards, const char *name) {
          bsearch(&name, shards->alike, (size_t) shards->n_alike, sizeof *shards->alike, by_alike_name) != NULL;
 }
 
+/* Zeros, to be filled in; the table's. */
+static int64_t *add_cuts(ts_shards *shards, int ranks) {
+  TS_GROW(shards->cuts, shards->n_cuts, shards->cuts_capacity);
+  return shards->cuts[shards->n_cuts++] = ts_calloc((size_t) (ranks + 1), sizeof(int64_t));
+}
+
 const int64_t *ts_shards_equal_cuts(ts_shards *shards, int ranks, int64_t each) {
-  int64_t *cuts = ts_malloc((size_t) (ranks + 1) * sizeof *cuts);
+  int64_t *cuts = add_cuts(shards, ranks);
   for (int r = 0; r <= ranks; ++r) {
     cuts[r] = r * each;
   }
-  TS_GROW(shards->cuts, shards->n_cuts, shards->cuts_capacity);
-  return shards->cuts[shards->n_cuts++] = cuts;
+  return cuts;
 }
 
 const int64_t *ts_shards_expert_cuts(ts_shards *shards, int ranks, int64_t experts) {
-  int64_t *cuts = (int64_t *) ts_shards_equal_cuts(shards, ranks, 0);
+  int64_t *cuts = add_cuts(shards, ranks);
   for (int r = 0; r < ranks; ++r) {
     cuts[r + 1] = cuts[r] + ts_experts_of(experts, ranks, r).length;
   }
