@@ -64,6 +64,20 @@ test_shared_model() {
   ok "with all tokens on each" both clean 'close tp_whole cpu4 1e-5'
 }
 
+# Counts that the host reads cut the recordings of forward and backward, which go on beside the rows that travel.
+test_experts() {
+  experts="--set moe={num_experts=4;ep_size=2;k=2;drop_tokens=false;token_chunks=2;} --set run.steps=4"
+  # shellcheck disable=SC2086
+  run "$cpu" train deck.cfg --set run.directory=experts_cpu --set run.device=cpu $experts --set moe.ep_size=1
+  # shellcheck disable=SC2086
+  train 2 experts $experts --set moe.dispatch=alltoall --set run.measure_algorithms=true
+  ok "rows of experts from rank to rank: the losses of one on the processors" both clean 'close experts experts_cpu 1e-5'
+  # shellcheck disable=SC2086
+  SHIM_SEED=3 train 2 experts_plain $experts --set moe.dispatch=alltoall --set run.cuda_graphs=false \
+    --set run.algorithms=experts/algorithms.txt
+  ok "whatever the order of execution, recorded or not, the same bits" same experts experts_plain
+}
+
 # ---- going on ----
 
 test_resume() {
@@ -203,6 +217,7 @@ for part in $parts; do
     ranks)
       test_ranks
       test_shared_model
+      test_experts
       test_timeline
       ;;
     rest)

@@ -17,6 +17,18 @@ static int count(const ts_lowered *c, ts_lowered_kind kind) {
   return n;
 }
 
+/* Collectives between captures. */
+static int count_outside(const ts_lowered *c) {
+  int n = 0;
+  bool capturing = false;
+  for (int i = 0; i < c->n; ++i) {
+    ts_lowered_kind kind = c->command[i].kind;
+    capturing = kind == TS_LOWERED_CAPTURE_BEGIN || (capturing && kind != TS_LOWERED_CAPTURE_END);
+    n += kind == TS_LOWERED_COLLECTIVE && !capturing;
+  }
+  return n;
+}
+
 static ts_lowered_kind kind_of(const ts_instruction *instruction, const ts_node *node) {
   return node->op == TS_OP_RECEIVE     ? TS_LOWERED_RECEIVED
          : node->op == TS_OP_SEND      ? TS_LOWERED_SEND
@@ -50,7 +62,7 @@ static void check_grid(const char *name, const char *text, const char *sets, int
   grid g = make_grid(text, sets, ranks, use);
   char *wrong = NULL;
   bool complete = true;
-  int collectives = 0, messages[2] = {0, 0};
+  int collectives = 0, outside = 0, messages[2] = {0, 0};
   for (int r = 0; r < ranks; ++r) {
     const ts_program *p = g.program[r];
     for (int i = 0; i < RUNS * ts_graph_chunks(p->graph) && wrong == NULL; ++i) {
@@ -59,15 +71,17 @@ static void check_grid(const char *name, const char *text, const char *sets, int
       wrong = ts_lowered_verify(c, p->graph, p->plan);
       complete = complete && is_complete(c, p, chunk);
       collectives += count(c, TS_LOWERED_COLLECTIVE);
+      outside += count_outside(c);
       messages[0] += count(c, TS_LOWERED_SEND);
       messages[1] += count(c, TS_LOWERED_RECEIVED);
       ts_lowered_destroy(&c);
     }
   }
-  bool stages = strstr(sets, "stages") != NULL;
+  bool stages = strstr(sets, "stages") != NULL, exchanges = strstr(sets, "alltoall") != NULL;
   tap_ok(wrong == NULL && complete && (ranks == 1 || collectives > 0) && messages[0] == messages[1] &&
-             (messages[0] > 0) == stages,
-         "%s on %d ranks, %s: %d collectives, %d messages: %s", name, ranks, sets, collectives, messages[0],
+             (messages[0] > 0) == stages && (outside > 0) == exchanges,
+         "%s on %d ranks, %s: %d collectives, %d of them not captured, %d messages: %s", name, ranks, sets, collectives,
+         outside, messages[0],
          wrong != NULL ? wrong
          : complete    ? "ordered"
                        : "a node is missing");
@@ -87,6 +101,23 @@ static void check_stages(const char *name, const char *text) {
     check_grid(name, text, sets, 4, TS_MODEL_TRAIN);
     ts_free(sets);
   }
+}
+
+#define EXPERTS "expert_parallel={enabled=true;autoep_size=2;} moe.dispatch=\"alltoall\" "
+
+/* Counts that the host reads cut the captures, beside messages and whatever else ranks send. */
+static void check_experts(void) {
+  static const char *const variant[] = {
+      EXPERTS "zero_optimization.stage=0",
+      EXPERTS "zero_optimization.stage=3 zero_optimization.overlap_comm=true moe.token_chunks=2",
+      EXPERTS "zero_optimization.stage=2 moe.token_chunks=4 moe.save=\"nothing\" gradient_accumulation_steps=2",
+      EXPERTS "zero_optimization.stage=3 tensor_parallel.autotp_size=2 moe.token_chunks=2",
+      EXPERTS "pipeline.stages=2 pipeline.schedule=zb_h1 zero_optimization.stage=1 moe.token_chunks=2 "
+              "gradient_accumulation_steps=4 train_batch_size=\"auto\""};
+  for (size_t i = 0; i < sizeof variant / sizeof *variant; ++i) {
+    check_grid("mixture", mixture, variant[i], 4, TS_MODEL_TRAIN);
+  }
+  check_grid("mixture", mixture, variant[1], 4, TS_MODEL_LOSS);
 }
 
 static void check_grids(const char *name, const char *text) {
@@ -190,9 +221,9 @@ static bool launch_elsewhere(ts_lowered *c) { /* a kernel in the queue of collec
 }
 
 /* Of a rank's run of segments. */
-static void expect_wrong_of(const char *what, const char *sets, int ranks, int rank, unsigned segments,
-                            breakage *break_it, const char *message) {
-  grid g = make_grid(llama, sets, ranks, TS_MODEL_TRAIN);
+static void expect_wrong_of(const char *what, const char *text, const char *sets, int ranks, int rank,
+                            unsigned segments, breakage *break_it, const char *message) {
+  grid g = make_grid(text, sets, ranks, TS_MODEL_TRAIN);
   const ts_program *p = g.program[rank];
   ts_lowered *c = ts_lower(p->graph, p->schedule, segments, 0);
   bool broken = break_it(c);
@@ -205,10 +236,89 @@ static void expect_wrong_of(const char *what, const char *sets, int ranks, int r
 }
 
 static void expect_wrong(const char *what, breakage *break_it, unsigned segments, const char *message) {
-  expect_wrong_of(what,
+  expect_wrong_of(what, llama,
                   "zero_optimization.stage=3 zero_optimization.overlap_comm=true "
                   "zero_optimization.stage3_param_persistence_threshold=0",
                   4, 1, segments, break_it, message);
+}
+
+/* ---- what is between captures ---- */
+
+/* The k-th collective outside of captures. */
+static int find_outside(const ts_lowered *c, int k) {
+  bool capturing = false;
+  for (int i = 0; i < c->n; ++i) {
+    ts_lowered_kind kind = c->command[i].kind;
+    capturing = kind == TS_LOWERED_CAPTURE_BEGIN || (capturing && kind != TS_LOWERED_CAPTURE_END);
+    if (kind == TS_LOWERED_COLLECTIVE && !capturing && k-- == 0) {
+      return i;
+    }
+  }
+  return -1;
+}
+
+static void insert_command(ts_lowered *c, int at, ts_lowered_command command) {
+  int capacity = c->n;
+  TS_GROW(c->command, c->n, capacity);
+  memmove(&c->command[at + 1], &c->command[at], (size_t) (c->n++ - at) * sizeof *c->command);
+  c->command[at] = command;
+}
+
+/* Its capture goes on until it was queued. */
+static bool capture_exchange(ts_lowered *c) {
+  int at = find_outside(c, 0), end = at;
+  while (end > 0 && c->command[end].kind != TS_LOWERED_CAPTURE_END) {
+    --end;
+  }
+  if (at > 0) {
+    insert_command(c, at + 1, c->command[end]);
+    remove_command(c, end);
+  }
+  return at > 0;
+}
+
+static int wait_after(const ts_lowered *c, int at) {
+  int event = c->command[at + 1].event; /* what is recorded behind it */
+  while (at < c->n && (c->command[at].kind != TS_LOWERED_WAIT || c->command[at].event != event)) {
+    ++at;
+  }
+  return at < c->n ? at : -1;
+}
+
+static bool forget_exchange(ts_lowered *c) {
+  int at = find_outside(c, 0);
+  return at >= 0 && remove_found(c, wait_after(c, at));
+}
+
+/* The capture behind it waits inside for what happens outside. */
+static bool wait_for_exchange_inside(ts_lowered *c) {
+  int at = wait_after(c, find_outside(c, 0));
+  if (at < 0 || at + 1 == c->n || c->command[at + 1].kind != TS_LOWERED_CAPTURE_BEGIN) {
+    return false;
+  }
+  ts_lowered_command wait = c->command[at];
+  c->command[at] = c->command[at + 1];
+  c->command[at + 1] = wait;
+  return true;
+}
+
+/* A capture beside it has a collective of its own. */
+static bool collective_beside(ts_lowered *c) {
+  int at = find_outside(c, 0), begin = find(c, TS_LOWERED_CAPTURE_BEGIN, TS_QUEUE_COMPUTE, 0);
+  int end = find(c, TS_LOWERED_CAPTURE_END, TS_QUEUE_COMPUTE, 0),
+      other = find(c, TS_LOWERED_COLLECTIVE, TS_QUEUE_COMM, 0);
+  if (at < 0 || other < begin || other > end) {
+    return false;
+  }
+  const ts_lowered_command capture[] = {c->command[begin], c->command[other], c->command[end]};
+  for (int i = 0; i < 3; ++i) {
+    insert_command(c, at + 2 + i, capture[i]); /* behind the event */
+  }
+  return true;
+}
+
+static void expect_wrong_exchange(const char *what, breakage *break_it, unsigned segments, const char *message) {
+  expect_wrong_of(what, mixture, EXPERTS "zero_optimization.stage=3", 4, 1, segments, break_it, message);
 }
 
 /* ---- messages ---- */
@@ -244,7 +354,7 @@ static bool receive_inside(ts_lowered *c) {
 
 /* Of the forward of a stage. */
 static void expect_wrong_message(const char *what, breakage *break_it, int rank, const char *message) {
-  expect_wrong_of(what, "pipeline.stages=2 gradient_accumulation_steps=4 train_batch_size=\"auto\"", 2, rank,
+  expect_wrong_of(what, llama, "pipeline.stages=2 gradient_accumulation_steps=4 train_batch_size=\"auto\"", 2, rank,
                   TS_SEGMENT_FORWARD, break_it, message);
 }
 
@@ -268,6 +378,12 @@ int main(void) {
   expect_wrong("a capture without end", forget_end, forward, "does not end");
   expect_wrong("a kernel outside the capture", launch_outside, forward, "outside the capture");
   expect_wrong("a kernel in another queue", launch_elsewhere, forward, "no event orders them");
+  check_experts();
+  expect_wrong_exchange("counts that are read in a capture", capture_exchange, forward, "is inside the capture");
+  expect_wrong_exchange("rows that nobody waits for", forget_exchange, forward, "no event orders them");
+  expect_wrong_exchange("a captured collective beside it", collective_beside, forward, "in a queue that is not joined");
+  expect_wrong_exchange("a wait in a capture for what is outside", wait_for_exchange_inside, forward,
+                        "was not recorded");
   tap_ok(ts_memory_live() == 0, "nothing leaked");
   return tap_done();
 }

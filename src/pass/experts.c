@@ -112,8 +112,7 @@ static ts_tid bring_home(spreader *s, ts_site at, const char *of, ts_tid x) {
 
 /* ---- rows from rank to rank ---- */
 
-/* Is it less to send k rows a token than one to each rank?  On a GPU counts that the host reads break up a
- * recording. */
+/* Is it less to send k rows a token than one to each rank?  On a GPU the host has to wait for counts. */
 static bool goes_alltoall(const spreader *s, int64_t k) {
   bool less = strcmp(s->dispatch, "auto") == 0 && !s->device && k < s->ranks;
   return s->ranks > 1 && (less || strcmp(s->dispatch, "alltoall") == 0);

@@ -23,6 +23,7 @@ typedef struct lowering {
   int *event_of; /* per node: the event after its collective, -1: not queued or waited for */
   int newest;    /* event of COMPUTE since which nothing was launched, -1: none */
   int last;      /* event of COMM's last collective in this range, -1: it was waited for */
+  int outside;   /* event of COMM's last collective outside of ranges, -1: it was waited for */
   bool open;     /* a range */
   bool sends;    /* something that leaves when it is queued */
 } lowering;
@@ -53,19 +54,50 @@ static void wait_for_collective(lowering *l, int event) {
   l->last = event == l->last ? -1 : l->last;
 }
 
+/* The host looks at counts before it queues it, which no recording can do. */
+static bool reads_counts(const ts_node *node) {
+  return node->op == TS_OP_EXCHANGE_ROWS;
+}
+
 /* COMM's are done in order: with the last all of them. */
-static void close_range(lowering *l, ts_nid n_nodes) {
+static void close_range(lowering *l, const ts_graph *graph) {
   if (l->open) {
     if (l->last >= 0) {
       wait_for_collective(l, l->last);
     }
-    memset(l->event_of, -1, (size_t) n_nodes * sizeof *l->event_of);
+    for (ts_nid n = 0; n < graph->n_nodes; ++n) {
+      l->event_of[n] = reads_counts(&graph->node[n]) ? l->event_of[n] : -1;
+    }
     emit_command(l, TS_LOWERED_CAPTURE_END, TS_QUEUE_COMPUTE, TS_NONE, -1);
     l->open = false;
   }
 }
 
-static void issue(lowering *l, ts_nid node) {
+/* Outside of ranges, where alone that can be waited for. */
+static void wait_outside(lowering *l, const ts_graph *graph, int event) {
+  close_range(l, graph);
+  emit_command(l, TS_LOWERED_WAIT, TS_QUEUE_COMPUTE, TS_NONE, event);
+  l->outside = event == l->outside ? -1 : l->outside;
+}
+
+/* Computation goes on beside it, in ranges of its own; with the next collective of a range these would be two at a
+ * time, which are on one queue and in the same workspace. */
+static void issue_outside(lowering *l, const ts_graph *graph, ts_nid node) {
+  close_range(l, graph);
+  emit_command(l, TS_LOWERED_WAIT, TS_QUEUE_COMM, TS_NONE, record_event_on(l, TS_QUEUE_COMPUTE));
+  emit_command(l, TS_LOWERED_COLLECTIVE, TS_QUEUE_COMM, node, -1);
+  l->outside = l->event_of[node] = record_event_on(l, TS_QUEUE_COMM);
+}
+
+static void issue(lowering *l, const ts_graph *graph, ts_nid node) {
+  if (reads_counts(&graph->node[node])) {
+    issue_outside(l, graph, node);
+    return;
+  }
+  if (l->outside >= 0) {
+    wait_outside(l, graph, l->outside);
+  }
+  open_range(l);
   if (l->newest < 0) { /* the message is made of what was computed so far, in memory that was in use so far */
     l->newest = record_event_on(l, TS_QUEUE_COMPUTE);
     emit_command(l, TS_LOWERED_WAIT, TS_QUEUE_COMM, TS_NONE, l->newest);
@@ -77,12 +109,23 @@ static void issue(lowering *l, ts_nid node) {
 /* A receive was posted long ago (ts_step_runs.posted), a send ends in no instruction. */
 static void lower_message(lowering *l, const ts_graph *graph, ts_nid node) {
   if (graph->node[node].op == TS_OP_RECEIVE) {
-    close_range(l, graph->n_nodes);
+    close_range(l, graph);
     emit_command(l, TS_LOWERED_RECEIVED, TS_QUEUE_COMPUTE, node, -1);
   } else {
     open_range(l);
     l->sends = true;
     emit_command(l, TS_LOWERED_SEND, TS_QUEUE_COMPUTE, node, -1);
+  }
+}
+
+/* Nothing where its range has ended, which waited for all. */
+static void lower_wait(lowering *l, const ts_graph *graph, ts_nid node) {
+  int event = l->event_of[node];
+  l->event_of[node] = -1;
+  if (event >= 0 && reads_counts(&graph->node[node])) {
+    wait_outside(l, graph, event);
+  } else if (event >= 0) {
+    wait_for_collective(l, event);
   }
 }
 
@@ -93,28 +136,23 @@ static void lower_instruction(lowering *l, const ts_graph *graph, const ts_instr
     return;
   }
   if (l->sends && instruction->kind == TS_ISSUE && (graph->node[node].attr.comm.axes & TS_AXES(TS_AXIS_PP)) != 0) {
-    close_range(l, graph->n_nodes); /* other stages come to it behind what this one has not sent yet */
+    close_range(l, graph); /* other stages come to it behind what this one has not sent yet */
   }
-  open_range(l);
   switch (instruction->kind) {
     case TS_RUN:
+      open_range(l);
       emit_command(l, TS_LOWERED_LAUNCH, TS_QUEUE_COMPUTE, node, -1);
       l->newest = -1;
       break;
-    case TS_ISSUE: issue(l, node); break;
-    case TS_WAIT:
-      if (l->event_of[node] >= 0) {
-        wait_for_collective(l, l->event_of[node]);
-        l->event_of[node] = -1;
-      }
-      break;
+    case TS_ISSUE: issue(l, graph, node); break;
+    case TS_WAIT: lower_wait(l, graph, node); break;
   }
 }
 
 ts_lowered *ts_lower(const ts_graph *graph, const ts_schedule *schedule, unsigned segments, int chunk) {
   ts_lowered *to = ts_calloc(1, sizeof *to);
   size_t nodes = (size_t) graph->n_nodes + 1;
-  lowering l = {.to = to, .event_of = ts_malloc(nodes * sizeof *l.event_of), .newest = -1, .last = -1};
+  lowering l = {.to = to, .event_of = ts_malloc(nodes * sizeof *l.event_of), .newest = -1, .last = -1, .outside = -1};
   memset(l.event_of, -1, nodes * sizeof *l.event_of);
   to->segments = segments;
   emit_command(&l, TS_LOWERED_COPY_IN, TS_QUEUE_COMPUTE, TS_NONE, -1);
@@ -123,7 +161,10 @@ ts_lowered *ts_lower(const ts_graph *graph, const ts_schedule *schedule, unsigne
       lower_instruction(&l, graph, &schedule->instruction[i]);
     }
   }
-  close_range(&l, graph->n_nodes);
+  close_range(&l, graph);
+  if (l.outside >= 0) {
+    wait_outside(&l, graph, l.outside);
+  }
   ts_free(l.event_of);
   return to;
 }
@@ -174,12 +215,15 @@ typedef struct verifier {
   const ts_plan *plan;
   clocks queue[N_ORDERS]; /* what is done when the queue's next command begins */
   clocks *event;
-  bool *recorded;
+  int *recorded; /* per event: where, as of `range`; 0: it was not */
   struct {
     access *access; /* in order */
     int n, capacity;
   } done[N_ORDERS];
   bool capturing, took_part[TS_N_QUEUES];
+  int range;   /* 1: outside of captures; 2, 3, ...: in one of them */
+  int n_begun; /* captures */
+  bool beside; /* something goes on in another queue while the capture does, whose queue it must not use */
 } verifier;
 
 static void merge(clocks *into, const clocks *from) {
@@ -292,8 +336,8 @@ static char *check_events(verifier *v, int i) {
   const ts_lowered_command *c = &v->commands->command[i];
   if (c->kind == TS_LOWERED_RECORD) {
     v->event[c->event] = v->queue[c->queue];
-    v->recorded[c->event] = true;
-  } else if (!v->recorded[c->event]) {
+    v->recorded[c->event] = v->range;
+  } else if (v->recorded[c->event] != v->range) { /* events of one side mean nothing on the other */
     return ts_format("command %d waits for event %d, which was not recorded", i, c->event);
   } else {
     merge(&v->queue[c->queue], &v->event[c->event]);
@@ -307,10 +351,28 @@ static char *check_capture(verifier *v, int i) {
   if (c->queue != TS_QUEUE_COMPUTE || begin == v->capturing) {
     return ts_format("command %d begins or ends a capture where it cannot", i);
   }
-  char *wrong = check_join(v, begin ? "work before a capture" : "capture");
+  char *wrong = check_join(v, "capture");
+  if (begin || v->beside) {
+    v->beside = wrong != NULL;
+    ts_free(wrong);
+    wrong = NULL;
+  }
   v->capturing = begin;
-  memset(v->recorded, 0, (size_t) v->commands->n_events + 1); /* events of one side mean nothing on the other */
+  v->n_begun += begin;
+  v->range = begin ? 1 + v->n_begun : 1;
   return wrong;
+}
+
+/* A collective whose counts the host reads is outside of captures, all else is in one; in its queue nothing else. */
+static char *check_side(const verifier *v, int i) {
+  const ts_lowered_command *c = &v->commands->command[i];
+  bool inside = c->kind != TS_LOWERED_COLLECTIVE || !reads_counts(&v->graph->node[c->node]);
+  if (v->capturing != inside) {
+    return ts_format("command %d (%s) is %s the capture", i, name_of(v, i), inside ? "outside" : "inside");
+  }
+  return v->capturing && v->beside && c->queue != TS_QUEUE_COMPUTE
+             ? ts_format("command %d (%s) is captured in a queue that is not joined", i, name_of(v, i))
+             : NULL;
 }
 
 /* What the host has written comes into the arenas of its space. */
@@ -359,7 +421,8 @@ static char *check_command(verifier *v, int i) {
   if (c->kind == TS_LOWERED_COPY_IN) {
     return v->capturing ? ts_format("command %d copies from the host inside a capture", i) : touch_inputs(v, a);
   }
-  return v->capturing ? touch_operands(v, a, c->node) : ts_format("command %d is outside the capture", i);
+  char *wrong = check_side(v, i);
+  return wrong == NULL ? touch_operands(v, a, c->node) : wrong;
 }
 
 char *ts_lowered_verify(const ts_lowered *commands, const ts_graph *graph, const ts_plan *plan) {
@@ -367,7 +430,8 @@ char *ts_lowered_verify(const ts_lowered *commands, const ts_graph *graph, const
                 .graph = graph,
                 .plan = plan,
                 .event = ts_calloc((size_t) commands->n_events + 1, sizeof *v.event),
-                .recorded = ts_calloc((size_t) commands->n_events + 1, sizeof *v.recorded)};
+                .recorded = ts_calloc((size_t) commands->n_events + 1, sizeof *v.recorded),
+                .range = 1};
   char *wrong = NULL;
   for (int i = 0; i < commands->n && wrong == NULL; ++i) {
     wrong = check_command(&v, i);

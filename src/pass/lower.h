@@ -9,7 +9,8 @@
  *
  * Messages of pipelines have queues of their own, outside of recordings.  A run's range ends where it waits for one and
  * another begins behind; what is sent is there at its command, and leaves when the range is queued, which ends before a
- * collective of several stages.
+ * collective of several stages.  A collective whose counts the host reads (EXCHANGE_ROWS) is between two ranges, on COMM;
+ * computation goes on beside it in the next ones, none of which uses COMM before it was waited for.
  *
  * A pure function of graph, schedule and plan: it is made, dumped and verified where there is no device.  The commands
  * of a run are the same in every slot of the step, whose memory lies apart.  Nothing here is collective.
@@ -63,8 +64,9 @@ void ts_lowered_destroy(ts_lowered **commands);
 
 /** Check that two commands that touch the same bytes of an arena, one of them writing, are ordered by queues and
  * events; that nothing is touched outside the slot, nothing that this run sends or waits for while it does; that every
- * event is recorded before it is waited for; that a capture range holds only what can be captured, begins on COMPUTE
- * and joins every queue that took part before its end; and that the same holds at the end of the run.
+ * event is recorded before it is waited for, in the same range or outside of all; that a capture range holds only what
+ * can be captured, begins on COMPUTE, uses no queue that is busy with something else, and joins every queue that took
+ * part before its end; and that nothing is left unjoined at the end of the run.
  * \return NULL, or the first thing that is wrong, owned by the caller (ts_free). Not collective. */
 char *ts_lowered_verify(const ts_lowered *commands, const ts_graph *graph, const ts_plan *plan);
 

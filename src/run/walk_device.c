@@ -1,5 +1,5 @@
-/* Walking a program on a device: commands are queued, the second time recorded, from then on replayed, but for ranges
- * of them in which the host reads the sizes of messages. */
+/* Walking a program on a device: commands are queued, the second time ranges of them recorded, from then on replayed.
+ * What is between ranges is queued every time. */
 #include "base/log.h"
 #include "base/memory.h"
 #include "run/bound.h"
@@ -124,30 +124,9 @@ static int end_of_range(const ts_bound_run *r, int begin) {
   return end;
 }
 
-/* Are there messages in a range whose sizes the host has to read? */
-static bool reads_counts(const ts_bound_view *view, const ts_bound_run *r, int begin) {
-  const ts_lowered_command *c = &r->commands->command[begin];
-  while (c->kind != TS_LOWERED_CAPTURE_END &&
-         (c->kind != TS_LOWERED_COLLECTIVE || view->node[c->node].call.node->op != TS_OP_EXCHANGE_ROWS)) {
-    ++c;
-  }
-  return c->kind != TS_LOWERED_CAPTURE_END;
-}
-
-/* Is the run one that is recorded, as far as its first range tells? */
-static bool is_recorded(const ts_executor *e, const ts_bound_program *p, const ts_bound_view *view,
-                        const ts_bound_run *r) {
-  int i = 0;
-  while (r->graph[0] == NULL && r->commands->command[i].kind != TS_LOWERED_CAPTURE_BEGIN) {
-    ++i;
-  }
-  return records(e, p, r) && (r->graph[0] != NULL || !reads_counts(view, r, i + 1));
-}
-
-/* A range that reads counts is queued every time. */
 static void record_range(ts_executor *e, const ts_bound_view *view, const ts_bound_node *message, const ts_bound_run *r,
                          int range, int begin) {
-  if (r->graph[range] == NULL && !reads_counts(view, r, begin)) {
+  if (r->graph[range] == NULL) {
     e->device->ops->capture_begin(e->device);
     queue_commands(e, view, message, r, begin, end_of_range(r, begin));
     r->graph[range] = e->device->ops->capture_end(e->device);
@@ -161,8 +140,6 @@ static int queue_range(ts_executor *e, const ts_bound_program *p, const ts_bound
   int end = end_of_range(r, begin);
   if (records(e, p, r)) {
     record_range(e, view, message, r, range, begin);
-  }
-  if (records(e, p, r) && r->graph[range] != NULL) {
     device->ops->replay(device, r->graph[range]);
   } else {
     queue_commands(e, view, message, r, begin, end);
@@ -252,9 +229,10 @@ static void queue_run_commands(ts_executor *e, const ts_bound_program *p, const 
       case TS_LOWERED_COPY_IN: ts_bound_copy_in(e, p, view->at); break;
       case TS_LOWERED_RECEIVED: queue_wait(e, &message[c->node], phase); break;
       case TS_LOWERED_CAPTURE_BEGIN: i = queue_range(e, p, view, message, r, range++, i + 1); break;
-      default: break;
+      default: queue_command(e, view, message, r, c); break;
     }
   }
+  e->device->ops->set_op(e->device, NULL);
 }
 
 static void record_run(ts_executor *e, const ts_bound_program *p, const ts_bound_view *view, const ts_bound_run *r) {
@@ -341,7 +319,7 @@ void ts_walk_device(ts_executor *e, ts_bound_program *p, ts_run run) {
   ts_bound_wait_for_image(e, p);
   double start = ts_seconds();
   ts_heartbeat_enter(ts_bound_heartbeat(e), queueing[kind->phase], p->group);
-  device->ops->set_run(device, kind->title, r->commands->n_ranges > 0 && is_recorded(e, p, view, r));
+  device->ops->set_run(device, kind->title, r->commands->n_ranges > 0 && records(e, p, r));
   ts_messages_wait_for_sends(e, p, run);
   if (!e->counts) {
     mark(device, &e->first, TS_QUEUE_COMPUTE);
