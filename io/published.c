@@ -1,6 +1,7 @@
 /* What is published in a run: names, listing, finding. */
 #include "base/memory.h"
 #include "io/manifest.h"
+#include "io/safetensors.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -147,9 +148,12 @@ bool ts_is_checkpoint(const char *path) {
 /* ---- locating ---- */
 
 static ts_status no_checkpoint(const char *path, ts_error *err) {
-  if (ts_has_file(path, "config.json") &&
-      (ts_has_file(path, "model.safetensors") || ts_has_file(path, "model.safetensors.index.json"))) {
-    return ts_error_add(err, "%s: is a Hugging Face directory, not a checkpoint: a deck takes it as model.from", path);
+  if (ts_has_file(path, "config.json") && ts_safetensors_are_in(path)) {
+    return ts_error_add(
+        err,
+        "%s: is a Hugging Face directory, not a checkpoint: a deck takes it as model.from, or a run its "
+        "weights by --weights",
+        path);
   }
   if (ts_deepspeed_refuse(path, err) != TS_OK) {
     return TS_BAD_INPUT;

@@ -159,6 +159,10 @@ static ts_status open_one(ts_safetensors_check off, const char *path, ts_safeten
   return TS_OK;
 }
 
+bool ts_safetensors_are_in(const char *directory) {
+  return ts_has_file(directory, "model.safetensors") || ts_has_file(directory, "model.safetensors.index.json");
+}
+
 static ts_status open_weights(ts_safetensors_check off, const char *path, ts_safetensors *st, ts_error *err) {
   char *file = ts_format("%s/model.safetensors", path), *index = ts_format("%s/model.safetensors.index.json", path);
   ts_status status;

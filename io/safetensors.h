@@ -45,6 +45,9 @@ typedef struct ts_safetensors ts_safetensors;
  *         the command that converts them. */
 ts_status ts_safetensors_open(const char *path, ts_safetensors **out, ts_error *err);
 
+/** Has a directory such files, as ts_safetensors_open reads them?  Not collective. */
+bool ts_safetensors_are_in(const char *directory);
+
 /** The tensor of exactly this name, or NULL.  Not collective; O (log n). */
 const ts_safetensor *ts_safetensors_find(const ts_safetensors *st, const char *name);
 

@@ -103,7 +103,7 @@ begin() {
   directory=$2
   shift 2
   run $mpiexec -n "$on" "$tessera" train "$golden/mixtral.cfg" $small --set "run.directory=$directory" --set run.steps=1 \
-    --set optimizer.params.lr=0 --set train_micro_batch_size_per_gpu="$((4 / on))" --weights dense "$@"
+    --set optimizer.params.lr=0 --set train_micro_batch_size_per_gpu="$((4 / on))" --weights "${weights:-dense}" "$@"
 }
 same_loss() {
   awk -F, -v most="$3" 'FNR == 2 { loss[++n] = $3 } END { d = (loss[1] - loss[2]) / loss[1]; exit n != 2 || d > most || -d > most }' \
@@ -134,6 +134,16 @@ test_upcycling() {
   begin 1 qwen2 $experts --set model.model_type=qwen2_moe --set model.moe_intermediate_size=21 \
     --set model.shared_expert_intermediate_size=0 --set model.norm_topk_prob=false --set model.attention_bias=false
   ok "weights that do not add up, to how far scores are from equal" same_loss dense1 qwen2 5e-3
+  run "$tessera" zero_to_fp32 dense dense.hf --format safetensors
+  weights=dense.hf
+  begin 2 from.hf $experts --set model.model_type=mixtral --set expert_parallel.autoep_size=2 \
+    --set zero_optimization.stage=3
+  ok "from a Hugging Face directory, too" printed 'dense.hf is of a dense model: experts begin as copies of its MLPs, 3 other'
+  ok "all of it is read" both 'gave 0' '! grep -q "not read" "$scratch/err"'
+  ok "with the same values" "$tessera" compare mixtral1 from.hf --tolerance 0
+  begin 1 wide.hf $experts --set model.model_type=mixtral --set model.intermediate_size=22
+  weights=
+  ok "experts of another width" said 2 'mlp.gate_proj.weight is F32 \[21, 36\]; the model wants a floating-point \[22, 36\]'
   begin 1 wide $experts --set model.model_type=mixtral --set model.intermediate_size=22
   ok "experts of another width" said 2 'experts.w1.weight is \[21, 36\]; the deck.s model has it as \[5, 22, 36\]'
   train 1x1 sparse mixtral --set run.steps=1
@@ -160,6 +170,11 @@ test_upcycled_layers() {
   ok "the weight of one, to how far scores are from equal" same_loss dense.g1 one.g 2e-2
   grown beside --set moe.num_experts=3 --set moe.k=2 --set moe.use_residual=true
   ok "the MLP beside them is that of the dense model" same_loss dense.g1 beside 1e-6
+  train 1x1 dense.g0 gpt2 --set run.steps=1 --set optimizer.params.lr=0
+  train 2x2 from.g gpt2 --set run.steps=1 --set optimizer.params.lr=0 --set moe.num_experts=3 --set moe.k=2 \
+    --set moe.drop_tokens=false --set moe.use_residual=true
+  ok "model.from is of a dense model: experts begin as copies" printed 'golden/gpt2 is of a dense model: experts begin as copies'
+  ok "and the MLP beside them" same_loss dense.g0 from.g 1e-6
   grown even --set moe.num_experts=3 --set moe.k=2 --set moe.top2_2nd_expert_sampling=false --set moe.router_bias=true \
     --set expert_parallel.load_balance_coeff=0.5 --set run.steps=2
   ok "and biases of routers begin at 0" awk -F, '$1 == 1 { first = $10 } $1 == 2 { second = $10 } END { exit first != 0 || second != 0.5 }' even/moe.csv

@@ -35,7 +35,8 @@ ts_status ts_checkpoint_check(ts_world *world, const char *directory, ts_checkpo
 ts_status ts_engine_load(ts_engine *engine, const char *directory, const ts_checkpoint *checkpoint, ts_load what,
                          ts_error *err);
 
-/** Locate (\a path is a run or a checkpoint), check and load the weights.  Collective over the world. */
+/** Locate (\a path is a run, a checkpoint or a Hugging Face directory), check and load the weights.  Collective over
+ * the world. */
 ts_status ts_engine_load_weights(ts_engine *engine, const char *path, ts_error *err);
 
 /** Append a line per fact that differs between the checkpoint and this engine ("ranks: 4, now 2").  Not collective.

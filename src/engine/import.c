@@ -9,7 +9,6 @@
 #include <string.h>
 
 #define MOST_MESSAGES 10
-#define FROM "model.from"
 
 /* ---- names ---- */
 
@@ -64,8 +63,8 @@ static const void *find_in_layout(const void *where, const char *name) {
   return ts_layout_find(where, name);
 }
 
-const ts_safetensor *ts_import_find(const ts_engine *e, const ts_safetensors *st, const char *name) {
-  return find_any(e, find_tensor, st, name, true);
+const ts_safetensor *ts_import_find(const ts_import *im, const char *name) {
+  return find_any(im->engine, find_tensor, im->st, name, true);
 }
 
 const ts_parameter *ts_import_parameter(const ts_engine *e, const char *tensor) {
@@ -73,6 +72,15 @@ const ts_parameter *ts_import_parameter(const ts_engine *e, const char *tensor) 
   const ts_parameter *p = find_any(e, find_in_layout, ts_engine_layout(e), stack != NULL ? stack : tensor, false);
   ts_free(stack);
   return p;
+}
+
+static const void *find_copied(const void *where, const char *name) {
+  const ts_import *im = where;
+  return ts_upcycle_copies(im->engine, name) ? where : NULL;
+}
+
+bool ts_import_copies(const ts_import *im, const ts_safetensor *t) {
+  return im->copies && find_any(im->engine, find_copied, im, t->name, false) != NULL;
 }
 
 /* ---- values ---- */
@@ -91,28 +99,36 @@ static void give_values(void *user, int64_t first, int64_t count, bool owned, fl
   }
 }
 
-static void say_nonfinite(const ts_engine *e, const ts_safetensors *st, const uint64_t *count) {
-  const ts_layout *layout = ts_engine_layout(e);
+static void say_nonfinite(const ts_import *im, const uint64_t *count) {
+  const ts_layout *layout = ts_engine_layout(im->engine);
   int first = -1, others = -1;
   for (int i = 0; i < layout->n_parameters; ++i) {
     first = first < 0 && count[i] > 0 ? i : first;
     others += count[i] > 0;
   }
   const ts_parameter *p = first >= 0 ? &layout->parameter[first] : NULL;
-  const ts_safetensor *t = p != NULL ? ts_import_find(e, st, p->name) : NULL;
+  const ts_safetensor *t = p != NULL ? ts_import_find(im, p->name) : NULL;
   bool stack =
       p != NULL && t == NULL && ts_stack_is(p->name, p->shape.n); /* of tensors of each expert, or of several */
   if (t != NULL || stack) {                                       /* a rank whose files lack it says so instead */
     char *more =
         others > 0 ? ts_format(", and values of %d more tensor%s too", others, others > 1 ? "s" : "") : ts_strdup("");
     ts_log(TS_LOG_WARNING, "%s: %llu of %lld values of %s%s are not finite (NaN or infinite)%s: no loss will be either",
-           stack ? e->deck->model.from : t->file, (unsigned long long) count[first],
-           (long long) ts_shape_count(&p->shape), stack ? "all experts' " : "", stack ? p->name : t->name, more);
+           stack ? im->from : t->file, (unsigned long long) count[first], (long long) ts_shape_count(&p->shape),
+           stack ? "all experts' " : "", stack ? p->name : t->name, more);
     ts_free(more);
   }
 }
 
-ts_status ts_import_check_shape(const ts_engine *e, const ts_safetensor *t, const int64_t *shape, int n_dims,
+ts_status ts_import_wrong(const ts_import *im, ts_error *err, char *problem) {
+  const ts_deck *deck = im->engine->deck;
+  ts_status status = im->from == deck->model.from ? ts_deck_error(deck, "model.from", err, "%s", problem)
+                                                  : ts_error_add(err, "%s", problem);
+  ts_free(problem);
+  return status;
+}
+
+ts_status ts_import_check_shape(const ts_import *im, const ts_safetensor *t, const int64_t *shape, int n_dims,
                                 ts_error *err) {
   bool same = t->n_dims == n_dims && memcmp(t->shape, shape, (size_t) n_dims * sizeof *t->shape) == 0;
   if (same && ts_dtype_is_float(t->dtype)) {
@@ -123,59 +139,98 @@ ts_status ts_import_check_shape(const ts_engine *e, const ts_safetensor *t, cons
   ts_text_add_shape(&text, t->shape, t->n_dims);
   ts_text_add(&text, "; the model wants a floating-point ");
   ts_text_add_shape(&text, shape, n_dims);
-  ts_status status = ts_deck_error(e->deck, FROM, err, "%s", text.text);
-  ts_text_free(&text);
-  return status;
+  return ts_import_wrong(im, err, text.text);
 }
 
-static ts_status read_tensor(ts_engine *e, const ts_safetensors *st, const ts_parameter *p, uint64_t *nonfinite,
-                             ts_error *err) {
-  if (ts_stack_is(p->name, p->shape.n)) {
-    return ts_import_read_stack(e, st, p, nonfinite, err);
-  }
-  const ts_safetensor *t = ts_import_find(e, st, p->name);
+static ts_status read_one(const ts_import *im, const ts_parameter *p, const char *name, uint64_t *nonfinite,
+                          ts_error *err) {
+  const ts_safetensor *t = ts_import_find(im, name);
   if (t == NULL) {
-    return ts_deck_error(e->deck, FROM, err, "%s: there is no tensor %s", e->deck->model.from, p->name);
+    return ts_import_wrong(im, err, ts_format("%s: there is no tensor %s", im->from, name));
   }
-  ts_status status = ts_import_check_shape(e, t, p->shape.d, p->shape.n, err);
+  ts_status status = ts_import_check_shape(im, t, p->shape.d, p->shape.n, err);
   if (status == TS_OK) {
     reading r = {.tensor = t};
-    ts_engine_write_parameter(e, p, give_values, &r);
+    ts_engine_write_parameter(im->engine, p, give_values, &r);
     *nonfinite = r.nonfinite;
   }
   return status;
 }
 
-static ts_status open_import(const ts_deck *deck, ts_safetensors **st, ts_error *err) {
+/* \return TS_BAD_INPUT: it is missing, or another one. */
+static ts_status read_tensor(const ts_import *im, const ts_parameter *p, uint64_t *nonfinite, int *seeded,
+                             ts_error *err) {
+  bool stack = ts_stack_is(p->name, p->shape.n), other = im->copies && ts_import_find(im, p->name) == NULL;
+  ts_origin origin = other ? ts_upcycle_origin(im->engine, p) : (ts_origin){0};
+  ts_status status = TS_OK;
+  if (origin.seeded) {
+    ts_upcycle_seed(im->engine, p, &origin);
+    ++*seeded;
+  } else if (stack) {
+    status = ts_import_read_stack(im, p, origin.copied != NULL ? &origin : NULL, nonfinite, err);
+  } else {
+    status = read_one(im, p, origin.copied != NULL ? origin.copied : p->name, nonfinite, err);
+  }
+  ts_free(origin.copied);
+  return status;
+}
+
+static ts_status open_import(const ts_import *im, ts_safetensors **st, ts_error *err) {
   ts_error why = {0};
-  ts_status status = ts_safetensors_open(deck->model.from, st, &why);
+  ts_status status = ts_safetensors_open(im->from, st, &why);
   if (status != TS_OK) {
-    ts_deck_error(deck, FROM, err, "%s", why.text);
+    ts_import_wrong(im, err, ts_strdup(why.text));
   }
   ts_error_clear(&why);
   return status;
 }
 
-ts_status ts_engine_import(ts_engine *e, ts_error *err) {
+/* By the names that the engine has for them; what is none of its parameters has its own. */
+static bool begins_as_copies(const ts_import *im) {
+  int n = ts_safetensors_count(im->st);
+  ts_named *named = ts_calloc((size_t) n + 1, sizeof *named);
+  for (int i = 0; i < n; ++i) {
+    const ts_safetensor *t = ts_safetensors_at(im->st, i);
+    const ts_parameter *p = ts_import_parameter(im->engine, t->name);
+    named[i] = p != NULL ? (ts_named){p->name, p->shape.n} : (ts_named){t->name, t->n_dims};
+  }
+  bool copies = ts_upcycle_is_dense(im->engine, named, n);
+  ts_free(named);
+  return copies;
+}
+
+static ts_status import_parameters(const ts_import *im, uint64_t *nonfinite, ts_error *err) {
+  const ts_layout *layout = ts_engine_layout(im->engine);
+  int wrong = 0, seeded = 0;
+  for (int i = 0; i < layout->n_parameters && wrong < MOST_MESSAGES; ++i) {
+    wrong += read_tensor(im, &layout->parameter[i], &nonfinite[i], &seeded, err) != TS_OK;
+  }
+  if (wrong == 0 && im->copies) {
+    ts_upcycle_say(im->from, seeded);
+  }
+  return wrong == 0 ? TS_OK
+         : wrong < MOST_MESSAGES
+             ? TS_BAD_INPUT
+             : ts_import_wrong(im, err, ts_format("%s: perhaps more; is it another model?", im->from));
+}
+
+ts_status ts_engine_import(ts_engine *e, const char *from, ts_error *err) {
   ts_safetensors *st;
-  ts_status status = open_import(e->deck, &st, err);
+  ts_import im = {.engine = e, .from = from};
+  ts_status status = open_import(&im, &st, err);
   const ts_layout *layout = ts_engine_layout(e);
   uint64_t *nonfinite = ts_calloc((size_t) layout->n_parameters, sizeof *nonfinite);
-  int wrong = 0;
-  for (int i = 0; st != NULL && i < layout->n_parameters && wrong < MOST_MESSAGES; ++i) {
-    wrong += read_tensor(e, st, &layout->parameter[i], &nonfinite[i], err) != TS_OK;
+  im.st = st;
+  if (st != NULL) {
+    im.copies = begins_as_copies(&im);
+    status = import_parameters(&im, nonfinite, err);
   }
-  if (wrong > 0) {
-    status = wrong < MOST_MESSAGES
-                 ? TS_BAD_INPUT
-                 : ts_deck_error(e->deck, FROM, err, "%s: perhaps more; is it another model?", e->deck->model.from);
-  }
-  if (st != NULL && ts_import_check_unread(e, st, err) != TS_OK) {
+  if (st != NULL && ts_import_check_unread(&im, err) != TS_OK) {
     status = TS_BAD_INPUT;
   }
   ts_engine_sum(e, nonfinite, layout->n_parameters);
   if (st != NULL) {
-    say_nonfinite(e, st, nonfinite);
+    say_nonfinite(&im, nonfinite);
   }
   ts_free(nonfinite);
   ts_safetensors_close(&st);

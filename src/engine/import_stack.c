@@ -7,11 +7,10 @@
 #include <math.h>
 #include <string.h>
 
-#define FROM "model.from"
-
 /* Where the matrices are, each of `count` elements: that of expert e begins `first + e step` into its tensor. */
 typedef struct stack {
-  const ts_safetensor **expert; /* [E], owned: of each, or NULL; the same E times where one has all */
+  const ts_safetensor **expert; /* [E], owned: of each, or NULL; the same E times where one has all, or is copied */
+  float scale;
   int64_t experts, count, first, step;
   uint64_t nonfinite; /* of the elements that this rank owns */
 } stack;
@@ -48,61 +47,58 @@ char *ts_import_stack_of(const ts_engine *e, const char *tensor) {
   return found;
 }
 
-static const ts_safetensor *find_fused(const ts_engine *e, const ts_safetensors *st, const ts_parameter *p, int *half) {
-  if (ts_deck_family(e->deck)->fused_experts == NULL) {
+static const ts_safetensor *find_fused(const ts_import *im, const ts_parameter *p, int *half) {
+  if (ts_deck_family(im->engine->deck)->fused_experts == NULL) {
     return NULL;
   }
-  char *name = fused_name(e, p, half);
-  const ts_safetensor *t = ts_import_find(e, st, name);
+  char *name = fused_name(im->engine, p, half);
+  const ts_safetensor *t = ts_import_find(im, name);
   ts_free(name);
   return t;
 }
 
 /* ---- each ---- */
 
-static const ts_safetensor *find_expert(const ts_engine *e, const ts_safetensors *st, const ts_parameter *p,
-                                        int64_t expert) {
+static const ts_safetensor *find_expert(const ts_import *im, const ts_parameter *p, int64_t expert) {
   char *name = ts_stack_name(p->name, expert);
-  const ts_safetensor *t = ts_import_find(e, st, name);
+  const ts_safetensor *t = ts_import_find(im, name);
   ts_free(name);
   return t;
 }
 
-static bool has_some(const ts_engine *e, const ts_safetensors *st, const ts_parameter *p) {
+static bool has_some(const ts_import *im, const ts_parameter *p) {
   bool some = false;
   for (int64_t i = 0; i < p->shape.d[0] && !some; ++i) {
-    some = find_expert(e, st, p, i) != NULL;
+    some = find_expert(im, p, i) != NULL;
   }
   return some;
 }
 
 /* ---- either ---- */
 
-static ts_status find_each(const ts_engine *e, const ts_safetensors *st, const ts_parameter *p, stack *s,
-                           ts_error *err) {
+static ts_status find_each(const ts_import *im, const ts_parameter *p, stack *s, ts_error *err) {
   ts_status status = TS_OK;
   for (int64_t i = 0; i < s->experts && status == TS_OK; ++i) {
-    s->expert[i] = find_expert(e, st, p, i);
+    s->expert[i] = find_expert(im, p, i);
     if (s->expert[i] == NULL) {
       char *name = ts_stack_name(p->name, i);
-      status = ts_deck_error(e->deck, FROM, err, "%s: there is no tensor %s", e->deck->model.from, name);
+      status = ts_import_wrong(im, err, ts_format("%s: there is no tensor %s", im->from, name));
       ts_free(name);
     } else {
-      status = ts_import_check_shape(e, s->expert[i], p->shape.d + 1, p->shape.n - 1, err);
+      status = ts_import_check_shape(im, s->expert[i], p->shape.d + 1, p->shape.n - 1, err);
     }
   }
   return status;
 }
 
-static ts_status find_all(const ts_engine *e, const ts_safetensors *st, const ts_parameter *p, stack *s,
-                          ts_error *err) {
+static ts_status find_all(const ts_import *im, const ts_parameter *p, stack *s, ts_error *err) {
   int half;
-  const ts_safetensor *t = find_fused(e, st, p, &half);
+  const ts_safetensor *t = find_fused(im, p, &half);
   if (t == NULL) {
-    bool fused = ts_deck_family(e->deck)->fused_experts != NULL;
-    char *one = ts_stack_name(p->name, 0), *all = fused ? fused_name(e, p, &half) : NULL;
-    ts_status status = ts_deck_error(e->deck, FROM, err, "%s: there is no tensor %s%s%s", e->deck->model.from, one,
-                                     fused ? ", nor " : "", fused ? all : "");
+    bool fused = ts_deck_family(im->engine->deck)->fused_experts != NULL;
+    char *one = ts_stack_name(p->name, 0), *all = fused ? fused_name(im->engine, p, &half) : NULL;
+    ts_status status = ts_import_wrong(
+        im, err, ts_format("%s: there is no tensor %s%s%s", im->from, one, fused ? ", nor " : "", fused ? all : ""));
     ts_free(all);
     ts_free(one);
     return status;
@@ -115,9 +111,21 @@ static ts_status find_all(const ts_engine *e, const ts_safetensors *st, const ts
     s->expert[i] = t;
   }
   ts_error said = {0}; /* of a gate, whose tensor has up as well */
-  ts_status status = ts_import_check_shape(e, t, shape.d, shape.n, half > 0 ? &said : err);
+  ts_status status = ts_import_check_shape(im, t, shape.d, shape.n, half > 0 ? &said : err);
   ts_error_clear(&said);
   return status;
+}
+
+/* One matrix, which each expert begins with. */
+static ts_status find_dense(const ts_import *im, const ts_parameter *p, const ts_origin *origin, stack *s,
+                            ts_error *err) {
+  const ts_safetensor *t = ts_import_find(im, origin->copied);
+  for (int64_t i = 0; i < s->experts; ++i) {
+    s->expert[i] = t;
+  }
+  s->scale = origin->scale;
+  return t == NULL ? ts_import_wrong(im, err, ts_format("%s: there is no tensor %s", im->from, origin->copied))
+                   : ts_import_check_shape(im, t, p->shape.d + 1, p->shape.n - 1, err);
 }
 
 static void give_matrices(void *user, int64_t first, int64_t count, bool owned, float *value) {
@@ -126,32 +134,35 @@ static void give_matrices(void *user, int64_t first, int64_t count, bool owned, 
     int64_t expert = first / s->count, inside = first % s->count;
     n = s->count - inside < count ? s->count - inside : count;
     ts_safetensors_read_f32(s->expert[expert], s->first + expert * s->step + inside, n, value);
-    for (int64_t i = 0; owned && i < n; ++i) {
-      s->nonfinite += !isfinite(value[i]);
+    for (int64_t i = 0; i < n; ++i) {
+      value[i] *= s->scale;
+      s->nonfinite += owned && !isfinite(value[i]);
     }
   }
 }
 
-ts_status ts_import_read_stack(ts_engine *e, const ts_safetensors *st, const ts_parameter *p, uint64_t *nonfinite,
+ts_status ts_import_read_stack(const ts_import *im, const ts_parameter *p, const ts_origin *origin, uint64_t *nonfinite,
                                ts_error *err) {
-  stack s = {.experts = p->shape.d[0], .count = ts_shape_count(&p->shape) / p->shape.d[0]};
+  stack s = {.experts = p->shape.d[0], .count = ts_shape_count(&p->shape) / p->shape.d[0], .scale = 1};
   s.expert = ts_calloc((size_t) s.experts, sizeof *s.expert);
-  ts_status status = (has_some(e, st, p) ? find_each : find_all)(e, st, p, &s, err);
+  ts_status status = origin != NULL    ? find_dense(im, p, origin, &s, err)
+                     : has_some(im, p) ? find_each(im, p, &s, err)
+                                       : find_all(im, p, &s, err);
   if (status == TS_OK) {
-    ts_engine_write_parameter(e, p, give_matrices, &s);
+    ts_engine_write_parameter(im->engine, p, give_matrices, &s);
     *nonfinite = s.nonfinite;
   }
   ts_free(s.expert);
   return status;
 }
 
-bool ts_import_reads(const ts_engine *e, const ts_safetensors *st, const ts_parameter *p, const ts_safetensor *t) {
+bool ts_import_reads(const ts_import *im, const ts_parameter *p, const ts_safetensor *t) {
   int64_t expert;
   int half;
   char *stack = ts_stack_of(t->name, &expert);
   bool stacked = ts_stack_is(p->name, p->shape.n), one = stack != NULL;
   ts_free(stack);
-  return !stacked ? ts_import_find(e, st, p->name) == t
-         : one    ? expert < p->shape.d[0] && find_expert(e, st, p, expert) == t
-                  : !has_some(e, st, p) && find_fused(e, st, p, &half) == t;
+  return !stacked ? ts_import_find(im, p->name) == t
+         : one    ? expert < p->shape.d[0] && find_expert(im, p, expert) == t
+                  : !has_some(im, p) && find_fused(im, p, &half) == t;
 }

@@ -8,6 +8,7 @@
 #include "base/random.h"
 #include "engine/checkpoint.h"
 #include "engine/engine.h"
+#include "engine/import.h"
 #include "engine/recode.h"
 #include "engine/upcycle.h"
 #include "io/publication.h"
@@ -85,19 +86,43 @@ static bool has_shape_of(const ts_saved_parameter *saved, const ts_parameter *p)
          memcmp(saved->shape, p->shape.d + copies, (size_t) saved->n_dims * sizeof *saved->shape) == 0;
 }
 
-/* Where a parameter comes from; but for weights alone it is the one of its name. */
-static ts_origin saved_as(const ts_engine *e, const ts_checkpoint *c, ts_load what, const ts_parameter *p) {
-  return what == TS_LOAD_WEIGHTS ? ts_upcycle_origin(e, c, p)
-                                 : (ts_origin){.saved = ts_checkpoint_find(c, p->name), .scale = 1};
+/* Are experts to begin as copies? */
+static bool all_begin_as_copies(const ts_engine *e, const ts_checkpoint *c, ts_load what) {
+  ts_named *named = ts_calloc((size_t) c->n_parameters + 1, sizeof *named);
+  for (int i = 0; i < c->n_parameters; ++i) {
+    named[i] = (ts_named){c->parameter[i].name, c->parameter[i].n_dims};
+  }
+  bool copies = what == TS_LOAD_WEIGHTS && ts_upcycle_is_dense(e, named, c->n_parameters);
+  ts_free(named);
+  return copies;
+}
+
+/* Which of the checkpoint's a parameter is, or copies; of none it has first values, or it is missing. */
+typedef struct source {
+  int saved; /* -1: none */
+  bool seeded;
+  float scale;
+} source;
+
+static source saved_as(const ts_engine *e, const ts_checkpoint *c, bool copies, const ts_parameter *p) {
+  source from = {.saved = ts_checkpoint_find(c, p->name), .scale = 1};
+  if (from.saved < 0 && copies) {
+    ts_origin origin = ts_upcycle_origin(e, p);
+    from = (source){.saved = origin.copied != NULL ? ts_checkpoint_find(c, origin.copied) : -1,
+                    .seeded = origin.seeded,
+                    .scale = origin.scale};
+    ts_free(origin.copied);
+  }
+  return from;
 }
 
 /* The first tensor that differs is enough. */
-static ts_status check_model(const ts_engine *e, const char *directory, const ts_checkpoint *c, ts_load what,
+static ts_status check_model(const ts_engine *e, const char *directory, const ts_checkpoint *c, bool copies,
                              ts_error *err) {
   const ts_layout *layout = ts_engine_layout(e);
   for (int i = 0; i < layout->n_parameters; ++i) {
     const ts_parameter *p = &layout->parameter[i];
-    ts_origin origin = saved_as(e, c, what, p);
+    source origin = saved_as(e, c, copies, p);
     if (origin.saved < 0 && !origin.seeded) {
       return ts_error_add(err, "%s: is of another model: it has no %s", directory, p->name);
     }
@@ -107,7 +132,7 @@ static ts_status check_model(const ts_engine *e, const char *directory, const ts
   }
   for (int i = 0; i < c->n_parameters; ++i) {
     const char *name = c->parameter[i].name;
-    if (ts_layout_find(layout, name) == NULL && !(what == TS_LOAD_WEIGHTS && ts_upcycle_copies(e, c, name))) {
+    if (ts_layout_find(layout, name) == NULL && !(copies && ts_upcycle_copies(e, name))) {
       return ts_error_add(err, "%s: is of another model: the deck's has no %s", directory, c->parameter[i].name);
     }
   }
@@ -130,6 +155,7 @@ typedef struct loader {
   const char *directory;
   const ts_checkpoint *checkpoint;
   ts_load what;
+  bool copies;                  /* experts begin as such */
   ts_checkpoint_reader *reader; /* owned */
   ts_checkpoint_piece *piece;   /* owned */
   destination *to;              /* owned: of each piece */
@@ -249,7 +275,7 @@ static ts_status add_piece(loader *l, const ts_parameter *p, const ts_saved_leaf
   const ts_part *part = &ts_engine_layout(l->engine)->part[p->part];
   int64_t mine = ts_part_begin(part), end = ts_part_end(part);
   int64_t from = p->offset > mine ? p->offset : mine, to = p->offset + p->count < end ? p->offset + p->count : end;
-  ts_origin origin = saved_as(l->engine, l->checkpoint, l->what, p);
+  source origin = saved_as(l->engine, l->checkpoint, l->copies, p);
   if (from >= to || origin.saved < 0) {
     return TS_OK;
   }
@@ -402,29 +428,30 @@ static void take_numbers(loader *l) {
 }
 
 /* First values of what a dense model has not. */
-static void seed_new(ts_engine *e, const char *directory, const ts_checkpoint *c) {
-  const ts_layout *layout = ts_engine_layout(e);
-  int64_t n = 0;
+static void seed_new(const loader *l) {
+  const ts_layout *layout = ts_engine_layout(l->engine);
+  int n = 0;
   for (int i = 0; i < layout->n_parameters; ++i) {
     const ts_parameter *p = &layout->parameter[i];
-    ts_origin origin = ts_upcycle_origin(e, c, p);
-    if (origin.saved < 0) {
-      ts_engine_seed_parameter(e, p, origin.scale == 0 ? (ts_init){.kind = TS_INIT_ZERO} : p->init);
-      ++n;
+    if (ts_checkpoint_find(l->checkpoint, p->name) < 0) {
+      ts_origin origin = ts_upcycle_origin(l->engine, p);
+      if (origin.seeded) {
+        ts_upcycle_seed(l->engine, p, &origin);
+        ++n;
+      }
+      ts_free(origin.copied);
     }
   }
-  if (n > 0) {
-    ts_log(TS_LOG_INFO, "%s is of a dense model: experts begin as copies of its MLPs, %lld other tensors from run.seed",
-           directory, (long long) n);
-  }
+  ts_upcycle_say(l->directory, n);
 }
 
 ts_status ts_engine_load(ts_engine *e, const char *directory, const ts_checkpoint *c, ts_load what, ts_error *err) {
-  loader l = {.engine = e, .directory = directory, .checkpoint = c, .what = what};
+  loader l = {
+      .engine = e, .directory = directory, .checkpoint = c, .what = what, .copies = all_begin_as_copies(e, c, what)};
   ts_engine_forget(e);
-  ts_status status = check_model(e, directory, c, what, err);
-  if (status == TS_OK && what == TS_LOAD_WEIGHTS) {
-    seed_new(e, directory, c);
+  ts_status status = check_model(e, directory, c, l.copies, err);
+  if (status == TS_OK && l.copies) {
+    seed_new(&l);
   }
   status = status == TS_OK ? read_owned(&l, err) : status;
   status = ts_world_agree(e->world, status, err);
@@ -443,7 +470,17 @@ ts_status ts_engine_load(ts_engine *e, const char *directory, const ts_checkpoin
   return status;
 }
 
+/* On any rank, as all read it then. */
+static bool is_import(const ts_engine *e, const char *path) {
+  uint64_t there = ts_safetensors_are_in(path) && !ts_is_checkpoint(path);
+  ts_engine_sum(e, &there, 1);
+  return there > 0;
+}
+
 ts_status ts_engine_load_weights(ts_engine *e, const char *path, ts_error *err) {
+  if (is_import(e, path)) {
+    return ts_world_agree(e->world, ts_engine_import(e, path, err), err);
+  }
   char *directory;
   ts_checkpoint *c = NULL;
   ts_status status = ts_world_agree(e->world, ts_checkpoint_locate(path, NULL, &directory, err), err);

@@ -102,7 +102,7 @@ void ts_engine_seed_parameter(ts_engine *e, const ts_parameter *p, ts_init init)
 
 ts_status ts_engine_initialise(ts_engine *e, ts_error *err) {
   if (e->deck->model.from[0] != 0) {
-    return ts_world_agree(e->world, ts_engine_import(e, err), err);
+    return ts_world_agree(e->world, ts_engine_import(e, e->deck->model.from, err), err);
   }
   const ts_layout *layout = ts_engine_layout(e);
   for (int i = 0; i < layout->n_parameters; ++i) {

@@ -107,9 +107,9 @@ static bool same_shape(const ts_safetensor *a, const ts_safetensor *b) {
 }
 
 /* An embedding that is not there, or not of floats, has its own message. */
-static ts_status check_head(const ts_engine *e, const ts_safetensors *st, const ts_safetensor *head, ts_error *err) {
-  char *name = ts_format("%s.weight", ts_deck_family(e->deck)->embedding);
-  const ts_safetensor *embedding = ts_import_find(e, st, name);
+static ts_status check_head(const ts_import *im, const ts_safetensor *head, ts_error *err) {
+  char *name = ts_format("%s.weight", ts_deck_family(im->engine->deck)->embedding);
+  const ts_safetensor *embedding = ts_import_find(im, name);
   ts_free(name);
   if (embedding == NULL || !ts_dtype_is_float(embedding->dtype)) {
     return TS_OK;
@@ -118,10 +118,11 @@ static ts_status check_head(const ts_engine *e, const ts_safetensors *st, const 
   if (comparable && find_difference(head, embedding) < 0) {
     return TS_OK;
   }
-  return ts_deck_error(e->deck, "model.from", err,
-                       "%s: %s differs from %s, but model.tie_word_embeddings = true makes one matrix of the two; "
-                       "`--set model.tie_word_embeddings=false` keeps both",
-                       head->file, head->name, embedding->name);
+  return ts_import_wrong(
+      im, err,
+      ts_format("%s: %s differs from %s, but model.tie_word_embeddings = true makes one matrix of the two; "
+                "`--set model.tie_word_embeddings=false` keeps both",
+                head->file, head->name, embedding->name));
 }
 
 /* ---- all of it ---- */
@@ -134,9 +135,9 @@ static bool is_buffer(const ts_engine *e, const char *name) {
   return *buffer != NULL;
 }
 
-static bool is_read(const ts_engine *e, const ts_safetensors *st, const ts_safetensor *t) {
-  const ts_parameter *p = ts_import_parameter(e, t->name);
-  return p != NULL && ts_import_reads(e, st, p, t);
+static bool is_read(const ts_import *im, const ts_safetensor *t) {
+  const ts_parameter *p = ts_import_parameter(im->engine, t->name);
+  return p != NULL ? ts_import_reads(im, p, t) : ts_import_copies(im, t);
 }
 
 static void warn(const char *directory, const char *noun, int n, const ts_text *names, const char *meaning) {
@@ -148,41 +149,42 @@ static void warn(const char *directory, const char *noun, int n, const ts_text *
   ts_free(more);
 }
 
-static void warn_of_kind(const ts_engine *e, const ts_safetensors *st, const ts_safetensor *head, int kind) {
+static void warn_of_kind(const ts_import *im, const ts_safetensor *head, int kind) {
+  const ts_engine *e = im->engine;
   ts_text names = {0};
   int n = 0;
-  for (int i = 0; i < ts_safetensors_count(st); ++i) {
-    const ts_safetensor *t = ts_safetensors_at(st, i);
+  for (int i = 0; i < ts_safetensors_count(im->st); ++i) {
+    const ts_safetensor *t = ts_safetensors_at(im->st, i);
     int first = 0;
     while (!kinds[first].is(e, t->name)) {
       ++first;
     }
-    if (first == kind && t != head && !is_buffer(e, t->name) && !is_read(e, st, t) && n++ < SHOWN) {
+    if (first == kind && t != head && !is_buffer(e, t->name) && !is_read(im, t) && n++ < SHOWN) {
       ts_text_add(&names, "%s%s", n > 1 ? ", " : "", t->name);
     }
   }
-  warn(e->deck->model.from, "tensor", n, &names, kinds[kind].meaning);
+  warn(im->from, "tensor", n, &names, kinds[kind].meaning);
   ts_text_free(&names);
 }
 
-static void warn_of_unlisted(const ts_engine *e, const ts_safetensors *st) {
+static void warn_of_unlisted(const ts_import *im) {
   ts_text names = {0};
-  int n = ts_safetensors_unlisted(st, SHOWN, &names);
-  warn(e->deck->model.from, "thing", n, &names, "only model.safetensors is, or else what its index lists");
+  int n = ts_safetensors_unlisted(im->st, SHOWN, &names);
+  warn(im->from, "thing", n, &names, "only model.safetensors is, or else what its index lists");
   ts_text_free(&names);
 }
 
-ts_status ts_import_check_unread(const ts_engine *e, const ts_safetensors *st, ts_error *err) {
-  if (ts_world_rank(e->world) != 0) {
+ts_status ts_import_check_unread(const ts_import *im, ts_error *err) {
+  const ts_deck *deck = im->engine->deck;
+  if (ts_world_rank(im->engine->world) != 0) {
     return TS_OK;
   }
-  char *name = ts_format("%s.weight", ts_deck_family(e->deck)->head);
-  bool tied = e->deck->model.tie_word_embeddings;
-  const ts_safetensor *head = tied ? ts_import_find(e, st, name) : NULL;
+  char *name = ts_format("%s.weight", ts_deck_family(deck)->head);
+  const ts_safetensor *head = deck->model.tie_word_embeddings ? ts_import_find(im, name) : NULL;
   ts_free(name);
   for (int kind = 0; kind < N_KINDS; ++kind) {
-    warn_of_kind(e, st, head, kind);
+    warn_of_kind(im, head, kind);
   }
-  warn_of_unlisted(e, st);
-  return head != NULL ? check_head(e, st, head, err) : TS_OK;
+  warn_of_unlisted(im);
+  return head != NULL ? check_head(im, head, err) : TS_OK;
 }

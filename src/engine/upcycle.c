@@ -1,5 +1,6 @@
 #include "engine/upcycle.h"
 
+#include "base/log.h"
 #include "base/memory.h"
 #include "base/text.h"
 #include "family/family.h"
@@ -68,12 +69,16 @@ static bool is_in_module(const char *name, const char *module) {
   return is;
 }
 
-bool ts_upcycle_is(const ts_engine *e, const ts_checkpoint *c) {
+/* Routers' own parameters. */
+static bool routes(const ts_family *f, const char *name) {
+  return is_in_module(name, f->router) || ts_family_is_router_bias(name);
+}
+
+bool ts_upcycle_is_dense(const ts_engine *e, const ts_named *tensor, int n) {
   const ts_family *f = family_of(e);
   bool dense = f != NULL && f->gate_up == NULL;
-  for (int i = 0; dense && i < c->n_parameters; ++i) {
-    dense =
-        !is_in_module(c->parameter[i].name, f->router) && !ts_stack_is(c->parameter[i].name, c->parameter[i].n_dims);
+  for (int i = 0; dense && i < n; ++i) {
+    dense = !routes(f, tensor[i].name) && !ts_stack_is(tensor[i].name, tensor[i].n_dims);
   }
   return dense;
 }
@@ -88,36 +93,37 @@ static double sum_of_weights(const ts_deck *deck, const ts_family *f, int64_t ex
   return scale * (normalizes ? 1.0 : (double) ts_deck_experts_of_token(deck) * each);
 }
 
-ts_origin ts_upcycle_origin(const ts_engine *e, const ts_checkpoint *c, const ts_parameter *p) {
+ts_origin ts_upcycle_origin(const ts_engine *e, const ts_parameter *p) {
   const ts_family *f = family_of(e);
-  int saved = ts_checkpoint_find(c, p->name);
-  if (saved >= 0 || !ts_upcycle_is(e, c)) {
-    return (ts_origin){.saved = saved, .scale = 1};
-  }
   char *dense = dense_name(f, p);
   if (dense != NULL) {
     bool scaled = is_output_of_experts(f, p);
-    ts_origin origin = {.saved = ts_checkpoint_find(c, dense),
-                        .scale = scaled ? (float) (1 / sum_of_weights(e->deck, f, p->shape.d[0])) : 1};
-    ts_free(dense);
-    return origin;
+    return (ts_origin){.copied = dense, .scale = scaled ? (float) (1 / sum_of_weights(e->deck, f, p->shape.d[0])) : 1};
   }
   char *down = f->shared_expert != NULL ? ts_format("%s.%s", f->shared_expert, strrchr(f->down, '.') + 1) : NULL;
   bool of_all = is_in_module(p->name, f->shared_expert) || is_in_module(p->name, f->shared_expert_gate) ||
                 is_in_module(p->name, f->residual_gate);
   bool silent = is_in_module(p->name, down);
   ts_free(down);
-  bool routes = is_in_module(p->name, f->router) || ts_family_is_router_bias(p->name);
-  return (ts_origin){.saved = -1, .scale = silent ? 0 : 1, .seeded = of_all || routes};
+  return (ts_origin){.seeded = of_all || routes(f, p->name), .scale = silent ? 0 : 1};
 }
 
-bool ts_upcycle_copies(const ts_engine *e, const ts_checkpoint *c, const char *name) {
+bool ts_upcycle_copies(const ts_engine *e, const char *name) {
   const ts_layout *layout = ts_engine_layout(e);
-  bool copies = false, upcycles = ts_upcycle_is(e, c);
-  for (int i = 0; upcycles && i < layout->n_parameters && !copies; ++i) {
+  bool copies = false;
+  for (int i = 0; i < layout->n_parameters && !copies; ++i) {
     char *dense = dense_name(family_of(e), &layout->parameter[i]);
     copies = dense != NULL && strcmp(dense, name) == 0;
     ts_free(dense);
   }
   return copies;
+}
+
+void ts_upcycle_seed(ts_engine *e, const ts_parameter *p, const ts_origin *origin) {
+  ts_engine_seed_parameter(e, p, origin->scale == 0 ? (ts_init){.kind = TS_INIT_ZERO} : p->init);
+}
+
+void ts_upcycle_say(const char *directory, int seeded) {
+  ts_log(TS_LOG_INFO, "%s is of a dense model: experts begin as copies of its MLPs, %d other tensors from run.seed",
+         directory, seeded);
 }

@@ -9,23 +9,34 @@
 #define ENGINE_UPCYCLE_H
 
 #include "engine/engine.h"
-#include "io/checkpoint.h"
 
-/** Where a parameter's values come from. */
+/** What a parameter that a dense model has not under its name begins with. */
 typedef struct ts_origin {
-  int saved; /**< The checkpoint's parameter that it is, or that each of its experts is a copy of; -1: there is none. */
+  char *
+      copied; /**< The tensor that it, or each of its experts, is a copy of; owned by the caller (ts_free).  Or NULL: */
+  bool seeded; /**< first values.  Neither: it is missing. */
   float scale; /**< Of these values; of first values 1, or 0 where there are to be zeros. */
-  bool seeded; /**< Where there is none: it has first values.  Else it is missing. */
 } ts_origin;
 
-/** Is the checkpoint of a dense model, and the engine's one with experts? Not collective. */
-bool ts_upcycle_is(const ts_engine *engine, const ts_checkpoint *checkpoint);
+/** A tensor, as files list them. */
+typedef struct ts_named {
+  const char *name; /**< Borrowed; as the engine calls it. */
+  int n_dims;
+} ts_named;
 
-/** The origin of a parameter of the engine, where the checkpoint is so, and where it is of the same model.
- * Not collective. */
-ts_origin ts_upcycle_origin(const ts_engine *engine, const ts_checkpoint *checkpoint, const ts_parameter *parameter);
+/** Are \a n tensors those of a dense model, where the engine's is one with experts? Not collective. */
+bool ts_upcycle_is_dense(const ts_engine *engine, const ts_named *tensor, int n);
 
-/** Are experts copies of the checkpoint's \a name? Not collective. */
-bool ts_upcycle_copies(const ts_engine *engine, const ts_checkpoint *checkpoint, const char *name);
+/** Where the values of a parameter come from that such a model has not under its name. Not collective. */
+ts_origin ts_upcycle_origin(const ts_engine *engine, const ts_parameter *parameter);
+
+/** Is a dense model's tensor of this name copied to experts, or to an MLP beside them? Not collective. */
+bool ts_upcycle_copies(const ts_engine *engine, const char *name);
+
+/** First values of a parameter that has such. Not collective. */
+void ts_upcycle_seed(ts_engine *engine, const ts_parameter *parameter, const ts_origin *origin);
+
+/** Tell that experts begin as copies, and how many tensors from the seed. Not collective; rank 0 speaks. */
+void ts_upcycle_say(const char *directory, int seeded);
 
 #endif

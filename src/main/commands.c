@@ -16,7 +16,8 @@ static const ts_option train_options[] = {
      "never, auto (the newest intact checkpoint of run.directory), or a run or checkpoint "
      "directory; default: the deck's run.resume (never)",
      false},
-    {"--weights", "DIRECTORY", NULL, "begin a new run with the weights of this run or checkpoint", false},
+    {"--weights", "DIRECTORY", NULL,
+     "begin a new run with the weights of this run, checkpoint or Hugging Face directory", false},
     {"--prompt", "TEXT", NULL, "when training is done, let the model continue this text", false},
     {"--tokens", "N", "300", "how many tokens to generate for --prompt", false},
     {"--verbose", NULL, NULL, "print what the passes do and where memory goes", false},

@@ -73,7 +73,7 @@ static void print_dispatch(const ts_program_options *options, bool exchanged, ts
   bool device = options->target.backend->device != NULL;
   if (ranks > 1 && exchanged) {
     ts_text_add(to, "  moe.dispatch: alltoall, each of a token's rows to the rank that has its expert and back%s\n",
-                device ? ";\n  the host reads counts on the way, so recordings of forward and backward are cut there" : "");
+                device ? ";\n  the host reads counts on the way, where recordings are cut" : "");
   } else if (ranks > 1) {
     ts_text_add(to, "  moe.dispatch: allgather, each token to all %d ranks, and sums of what they make back\n", ranks);
   }

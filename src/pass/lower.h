@@ -9,8 +9,8 @@
  *
  * Messages of pipelines have queues of their own, outside of recordings.  A run's range ends where it waits for one and
  * another begins behind; what is sent is there at its command, and leaves when the range is queued, which ends before a
- * collective of several stages.  A collective whose counts the host reads (EXCHANGE_ROWS) is between two ranges, on COMM;
- * computation goes on beside it in the next ones, none of which uses COMM before it was waited for.
+ * collective of several stages.  A collective whose counts the host reads (EXCHANGE_ROWS) is between two ranges, on
+ * COMM; computation goes on beside it in the next ones, none of which uses COMM before it was waited for.
  *
  * A pure function of graph, schedule and plan: it is made, dumped and verified where there is no device.  The commands
  * of a run are the same in every slot of the step, whose memory lies apart.  Nothing here is collective.

@@ -7,9 +7,9 @@
  *
  * On a device a run is queued and returns, with a copy of its inputs and scalars, so that it may outlive the step; the
  * host waits where it reads (ts_executor_read_..., _take_times), when the inputs of some runs still wait to be
- * copied, where it reads the sizes of messages (EXCHANGE_ROWS), and at the end of a step of a pipeline.  A run is queued
- * command by command the first time with its places, its ranges (pass/lower.h) recorded the second time, of a pipeline
- * at the end of the step, and replayed from then on, unless somebody observes it or graphs are off.
+ * copied, where it reads the sizes of messages (EXCHANGE_ROWS), and at the end of a step of a pipeline.  A run is
+ * queued command by command the first time with its places, its ranges (pass/lower.h) recorded the second time, of a
+ * pipeline at the end of the step, and replayed from then on, unless somebody observes it or graphs are off.
  */
 #ifndef TS_RUN_EXECUTOR_H
 #define TS_RUN_EXECUTOR_H
