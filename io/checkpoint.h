@@ -12,17 +12,19 @@
  * stage computes which elements of which shard files it needs.  Nothing of Tessera reads through the virtual datasets:
  * HDF5 reads a missing shard as fill values, with success.
  *
- * Tables are datasets of the group /layout of the index, a row per part, state, parameter, piece or fact.  Two versions
- * of them are written and read, by the attribute tessera_checkpoint:
+ * Tables are datasets of the group /layout of the index, a row per part, state, parameter, piece or fact.  Three
+ * versions of them are written and read, by the attribute tessera_checkpoint:
  *
  *     1   every parameter is one whole piece: parameter_part, parameter_offset; parameters lie in this order
  *     2   pieces, those of a parameter together: parameter_dim, parameter_pieces (how many), and piece_part,
  *         piece_offset, piece_pitch, piece_length; a piece begins along parameter_dim where the one before ends;
  *         state_block, state_own: states that do not have an element for each of the part's; they are in the shards,
  *         and not among the virtual datasets
+ *     3   and piece_rows: pieces of the first rows, each of which begins along parameter_dim where the one before ends,
+ *         then those of the next rows
  *
- * This build reads both.  2 is written only for what 1 cannot say: builds that know 1 alone read whole parameters as
- * ever, and refuse pieces as "written by a newer version".
+ * This build reads all.  Each is written only for what those before it cannot say: builds that know 1 alone read whole
+ * parameters as ever, and refuse pieces as "written by a newer version".
  *
  * Shards and counts are in elements, sizes in bytes where they say so.  HDF5 is not thread-safe: every function of this
  * header takes the lock of io/hdf5.h around its calls, so they may be called beside each other and beside io/tokens.h.
@@ -37,7 +39,7 @@
 
 #include <stdint.h>
 
-#define TS_CHECKPOINT_VERSION 2 /**< A reader refuses larger ones: "written by a newer version". */
+#define TS_CHECKPOINT_VERSION 3 /**< A reader refuses larger ones: "written by a newer version". */
 #define TS_CHECKPOINT_LARGEST_RANK 8
 
 /** X (type, name): what a run continues from, beside tensors; and what earlier versions did not write, which is then
@@ -87,6 +89,8 @@ typedef struct ts_saved_piece {
   int part;
   int64_t offset; /**< Of the first row, in the part's flat range. */
   int64_t pitch;  /**< From the beginning of a row to that of the next; at least a row. */
+  int64_t first_row,
+      rows; /**< Of the parameter's; most have all, others those of some indices of the first dimension. */
   int64_t begin, length;
 } ts_saved_piece;
 
@@ -97,7 +101,8 @@ typedef struct ts_saved_parameter {
   int64_t count;                             /**< Elements of the whole tensor. */
   int dim;                                   /**< Which the pieces cut. */
   int n_pieces;
-  /** Owned; ascending, from 0 to shape[dim] without a gap.  Their parts have equal states and are trained alike. */
+  /** Owned; ascending, from 0 to shape[dim] without a gap, of the first rows, then of the next.  Their parts have equal
+   * states and are trained alike. */
   ts_saved_piece *piece;
 } ts_saved_parameter;
 
@@ -141,6 +146,9 @@ int64_t ts_saved_state_cut(const ts_saved_part *part, int state, int shard);
 /** Make the pieces of a parameter whose shape and count are set: one, the whole tensor as it is, from \a offset of a
  * part on.  Not collective. */
 void ts_saved_parameter_set_whole(ts_saved_parameter *parameter, int part, int64_t offset);
+
+/** Do the pieces have each element of the parameter once, in the order that is asked of them?  Not collective. */
+bool ts_saved_parameter_is_covered(const ts_saved_parameter *parameter);
 
 /** The part of a parameter's first piece: what it says of states and training holds for all pieces.  Not collective. */
 const ts_saved_part *ts_checkpoint_part(const ts_checkpoint *checkpoint, const ts_saved_parameter *parameter);

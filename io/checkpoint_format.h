@@ -13,13 +13,13 @@
  * the last chunk is nearly full.  Not collective. */
 int64_t ts_chunk_elements(int64_t count, size_t size);
 
-/** Rows of each piece of a parameter, and elements of a row of one.  Not collective. */
+/** Rows of a parameter, and elements of a row of a piece.  Not collective. */
 int64_t ts_saved_rows(const ts_saved_parameter *parameter);
 int64_t ts_saved_row(const ts_saved_parameter *parameter, const ts_saved_piece *piece);
 
-/** True when version 1 of the index can say it: parameters are whole, and lie part by part in their order; states have
- * an element for each of the part's.  Not collective. */
-bool ts_checkpoint_is_plain(const ts_checkpoint *checkpoint);
+/** The first version of the index that can say it.  1: parameters are whole, and lie part by part in their order;
+ * states have an element for each of the part's.  2: pieces have all rows.  Not collective. */
+int ts_checkpoint_version(const ts_checkpoint *checkpoint);
 
 /** False when a piece leaves its part's flat range or overlaps another; the rest of the layout must be right.  Not
  * collective. */

@@ -144,7 +144,7 @@ static void write_shapes(columns *to, const ts_checkpoint *c) {
   ts_free(shape);
 }
 
-/* Version 2: any number of pieces a parameter. */
+/* From version 2 on: any number of pieces a parameter. */
 static void write_pieces(columns *to, const ts_checkpoint *c) {
   const ts_saved_piece **piece = NULL;
   int n = 0, capacity = 0;
@@ -160,6 +160,9 @@ static void write_pieces(columns *to, const ts_checkpoint *c) {
   NUMBERS(to, n, "/layout/piece_offset", piece[i]->offset);
   NUMBERS(to, n, "/layout/piece_pitch", piece[i]->pitch);
   NUMBERS(to, n, "/layout/piece_length", piece[i]->length);
+  if (ts_checkpoint_version(c) > 2) {
+    NUMBERS(to, n, "/layout/piece_rows", piece[i]->rows);
+  }
   ts_free(piece);
 }
 
@@ -176,7 +179,7 @@ static size_t most_rows(const ts_checkpoint *c) {
 
 static bool write_tables(hid_t file, const ts_checkpoint *c) {
   size_t most = most_rows(c);
-  bool plain = ts_checkpoint_is_plain(c);
+  bool plain = ts_checkpoint_version(c) == 1;
   columns to = {.file = file, .word = ts_malloc(most * sizeof *to.word), .number = ts_malloc(most * sizeof *to.number)};
   to.ok = ts_hdf5_make_group(file, "layout");
   WORDS(&to, c->n_parts, "/layout/part_name", c->part[i].name);
@@ -207,7 +210,7 @@ static bool write_tables(hid_t file, const ts_checkpoint *c) {
 
 static bool write_numbers_of_run(hid_t file, const ts_checkpoint *c) {
   const char *deck = c->deck, *source = c->source;
-  bool ok = write_int64_t(file, "tessera_checkpoint", ts_checkpoint_is_plain(c) ? 1 : TS_CHECKPOINT_VERSION);
+  bool ok = write_int64_t(file, "tessera_checkpoint", ts_checkpoint_version(c));
 #define X(type, name) ok = ok && write_##type(file, #name, c->name);
   TS_CHECKPOINT_NUMBERS(X)
   TS_CHECKPOINT_LATER_NUMBERS(X)
@@ -222,18 +225,18 @@ static bool write_numbers_of_run(hid_t file, const ts_checkpoint *c) {
 typedef struct mapping {
   hid_t create, space;
   int n_dims, dim; /* dim: the one along which the piece begins at `begin` of the tensor */
-  hsize_t dims[TS_CHECKPOINT_LARGEST_RANK], begin;
-  int64_t row, pitch, offset; /* where the piece lies in its part */
+  hsize_t dims[TS_CHECKPOINT_LARGEST_RANK], begin, first; /* first: along the first dimension */
+  int64_t row, pitch, offset;                             /* where the piece lies in its part */
   hsize_t start[TS_CHECKPOINT_LARGEST_RANK], count[TS_CHECKPOINT_LARGEST_RANK];
   const char *file, *dataset;
-  int64_t first, source_count; /* of the part's elements, those in the shard's dataset */
-  int64_t next;                /* element of the piece */
+  int64_t from, source_count; /* of the part's elements, those in the shard's dataset */
+  int64_t next;               /* element of the piece */
   bool ok;
 } mapping;
 
 /* `n` elements of the piece from `next` on, in the shard's dataset: they lie together, or are whole rows. */
 static bool select_source(const mapping *m, hid_t source, int64_t n) {
-  hsize_t start = (hsize_t) (m->offset + m->next / m->row * m->pitch + m->next % m->row - m->first);
+  hsize_t start = (hsize_t) (m->offset + m->next / m->row * m->pitch + m->next % m->row - m->from);
   hsize_t count = (hsize_t) n, pitch = (hsize_t) m->pitch, row = (hsize_t) m->row;
   if (n <= m->row || m->pitch == m->row) {
     return H5Sselect_hyperslab(source, H5S_SELECT_SET, &start, NULL, &count, NULL) >= 0;
@@ -247,7 +250,7 @@ static void map_box(mapping *m) {
   hsize_t whole = (hsize_t) m->source_count, start[TS_CHECKPOINT_LARGEST_RANK];
   int64_t n = 1;
   for (int d = 0; d < m->n_dims; ++d) {
-    start[d] = m->start[d] + (d == m->dim ? m->begin : 0);
+    start[d] = m->start[d] + (d == m->dim ? m->begin : 0) + (d == 0 ? m->first : 0);
     n *= (int64_t) m->count[d];
   }
   hid_t source = H5Screate_simple(1, &whole, NULL);
@@ -305,8 +308,8 @@ static void map_shard(mapping *m, const ts_saved_part *part, int64_t rows, int s
   if (from < to) {
     char *file = ts_checkpoint_shard_name(shard);
     m->file = file;
-    m->first = part->cuts[shard];
-    m->source_count = part->cuts[shard + 1] - m->first;
+    m->from = part->cuts[shard];
+    m->source_count = part->cuts[shard + 1] - m->from;
     m->next = from;
     map_range(m, 0, from, to);
     ts_free(file);
@@ -316,10 +319,13 @@ static void map_shard(mapping *m, const ts_saved_part *part, int64_t rows, int s
 static void map_piece(mapping *m, const ts_checkpoint *c, const ts_saved_parameter *p, const ts_saved_piece *piece,
                       int state) {
   const ts_saved_part *part = &c->part[piece->part];
-  int64_t rows = ts_saved_rows(p), end = piece->offset + (rows - 1) * piece->pitch + ts_saved_row(p, piece);
+  int64_t rows = piece->rows, end = piece->offset + (rows - 1) * piece->pitch + ts_saved_row(p, piece);
   char *dataset = ts_checkpoint_dataset(part, state);
   m->dataset = dataset;
   m->dim = p->dim;
+  int64_t all = ts_saved_rows(p);
+  m->dims[0] = (hsize_t) (p->shape[0] * rows / all);
+  m->first = (hsize_t) (p->shape[0] * piece->first_row / all);
   m->dims[p->dim] = (hsize_t) piece->length;
   m->begin = (hsize_t) piece->begin;
   m->row = ts_saved_row(p, piece);

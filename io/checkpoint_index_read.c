@@ -269,36 +269,52 @@ static void read_places(reading *r, ts_checkpoint *c) {
   ts_free(offset);
 }
 
-/* The columns of version 2's pieces. */
+/* The columns of pieces. */
 typedef struct pieces {
   int64_t n, taken;
-  int64_t *part, *offset, *pitch, *length;
+  int64_t *part, *offset, *pitch, *length, *rows; /* rows: NULL before version 3 */
 } pieces;
 
-/* The next pieces are a parameter's, and must cover it: each begins where the one before ends. */
+/* Rows are those of some indices of the first dimension. */
+static bool are_whole_indices(const ts_saved_parameter *p, int64_t rows) {
+  int64_t all = ts_saved_rows(p);
+  return rows >= 1 && rows <= all && (rows == all || (p->dim > 0 && rows % (all / p->shape[0]) == 0));
+}
+
+/* The next pieces are a parameter's, and must cover it: each begins where the one before ends, of the same rows, or of
+ * the next ones. */
 static void take_pieces(reading *r, const ts_checkpoint *c, ts_saved_parameter *p, int64_t n, pieces *from) {
   if (!expect(r, n >= 1 && n <= from->n - from->taken, "/layout/parameter_pieces",
               "does not share out the pieces there are")) {
     return;
   }
-  int64_t end = 0, extent = p->shape[p->dim];
+  int64_t end = 0, row = 0, extent = p->shape[p->dim];
   p->piece = ts_calloc((size_t) n, sizeof *p->piece);
   for (int64_t at = from->taken; r->ok && p->n_pieces < n; ++at) {
+    int64_t rows = from->rows != NULL ? from->rows[at] : ts_saved_rows(p);
+    if (end == extent) {
+      row += p->piece[p->n_pieces - 1].rows;
+      end = 0;
+    }
     expect(r, from->part[at] >= 0 && from->part[at] < c->n_parts, "/layout/piece_part", "names no part");
     expect(r, from->length[at] >= 1 && from->length[at] <= extent - end, "/layout/piece_length",
            "has an empty piece or one beyond its parameter");
+    expect(r, are_whole_indices(p, rows) && rows <= ts_saved_rows(p) - row, "/layout/piece_rows",
+           "has rows that are none of its parameter");
     p->piece[p->n_pieces++] = (ts_saved_piece){.part = (int) from->part[at],
                                                .offset = from->offset[at],
                                                .pitch = from->pitch[at],
+                                               .first_row = row,
+                                               .rows = rows,
                                                .begin = end,
                                                .length = from->length[at]};
     end += r->ok ? from->length[at] : 0;
   }
   from->taken += n;
-  expect(r, end == extent, "/layout/piece_length", "does not cover a parameter");
+  expect(r, r->ok && ts_saved_parameter_is_covered(p), "/layout/piece_length", "does not cover a parameter");
 }
 
-static void read_piece_tables(reading *r, ts_checkpoint *c) {
+static void read_piece_tables(reading *r, ts_checkpoint *c, int64_t version) {
   int64_t n = c->n_parameters;
   int64_t *dim = read_numbers(r, "/layout/parameter_dim", &n, 0);
   int64_t *count = read_numbers(r, "/layout/parameter_pieces", &n, 0);
@@ -307,6 +323,7 @@ static void read_piece_tables(reading *r, ts_checkpoint *c) {
   from.offset = read_numbers(r, "/layout/piece_offset", &from.n, 0);
   from.pitch = read_numbers(r, "/layout/piece_pitch", &from.n, 0);
   from.length = read_numbers(r, "/layout/piece_length", &from.n, 0);
+  from.rows = version > 2 ? read_numbers(r, "/layout/piece_rows", &from.n, 0) : NULL;
   for (int64_t i = 0; r->ok && i < n; ++i) {
     ts_saved_parameter *p = &c->parameter[i];
     if (expect(r, dim[i] >= 0 && dim[i] < p->n_dims, "/layout/parameter_dim", "names a dimension that is not there")) {
@@ -321,6 +338,7 @@ static void read_piece_tables(reading *r, ts_checkpoint *c) {
   ts_free(from.offset);
   ts_free(from.pitch);
   ts_free(from.length);
+  ts_free(from.rows);
 }
 
 static void read_parameters(reading *r, ts_checkpoint *c, int64_t version) {
@@ -340,7 +358,7 @@ static void read_parameters(reading *r, ts_checkpoint *c, int64_t version) {
   if (version == 1) {
     read_places(r, c);
   } else {
-    read_piece_tables(r, c);
+    read_piece_tables(r, c, version);
   }
   ts_free(name.rows);
   ts_free(n_dims);
@@ -443,7 +461,7 @@ static void check_saved_pieces(reading *r, const ts_checkpoint *c, int64_t versi
              "spreads a parameter over parts of other states");
     }
   }
-  expect(r, version > 1 || !r->ok || ts_checkpoint_is_plain(c), "/layout/parameter_part",
+  expect(r, version > 1 || !r->ok || ts_checkpoint_version(c) == 1, "/layout/parameter_part",
          "does not list the parameters part by part in their order");
   expect(r, r->ok && ts_checkpoint_has_room(c), version > 1 ? "/layout/piece_offset" : "/layout/parameter_offset",
          "lets a parameter overlap another or leave its part");

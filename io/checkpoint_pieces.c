@@ -29,7 +29,7 @@ void ts_saved_parameter_set_whole(ts_saved_parameter *p, int part, int64_t offse
   p->dim = 0;
   p->n_pieces = 1;
   p->piece = ts_malloc(sizeof *p->piece);
-  *p->piece = (ts_saved_piece){.part = part, .offset = offset, .pitch = p->count, .length = p->shape[0]};
+  *p->piece = (ts_saved_piece){.part = part, .offset = offset, .pitch = p->count, .rows = 1, .length = p->shape[0]};
 }
 
 const ts_saved_part *ts_checkpoint_part(const ts_checkpoint *c, const ts_saved_parameter *p) {
@@ -43,12 +43,17 @@ static bool is_whole_piece(const ts_saved_parameter *p) {
   return p->n_pieces == 1 && (p->piece[0].pitch == ts_saved_row(p, p->piece) || ts_saved_rows(p) == 1);
 }
 
-/* The piece that has this index along the dimension that is cut. */
-static const ts_saved_piece *piece_at(const ts_saved_parameter *p, int64_t index) {
-  int low = 0, high = p->n_pieces; /* piece[low].begin <= index < piece[high].begin */
+/* Does it begin at this row and index along the dimension that is cut, or before? */
+static bool begins_before(const ts_saved_piece *piece, int64_t row, int64_t index) {
+  return piece->first_row + piece->rows <= row || (piece->first_row <= row && piece->begin <= index);
+}
+
+/* The piece that has these. */
+static const ts_saved_piece *piece_at(const ts_saved_parameter *p, int64_t row, int64_t index) {
+  int low = 0, high = p->n_pieces; /* low begins before, high does not */
   while (high - low > 1) {
     int middle = low + (high - low) / 2;
-    if (p->piece[middle].begin <= index) {
+    if (begins_before(&p->piece[middle], row, index)) {
       low = middle;
     } else {
       high = middle;
@@ -61,11 +66,28 @@ ts_checkpoint_run ts_checkpoint_run_at(const ts_saved_parameter *p, int64_t firs
   TS_ASSERT(first >= 0 && count >= 1 && count <= p->count - first);
   int64_t slice = slice_of(p), whole_row = p->shape[p->dim] * slice;
   int64_t row = first / whole_row, index = first % whole_row / slice;
-  const ts_saved_piece *piece = piece_at(p, index);
+  const ts_saved_piece *piece = piece_at(p, row, index);
   int64_t at = first % whole_row - piece->begin * slice, rest = ts_saved_row(p, piece) - at;
   return (ts_checkpoint_run){.part = piece->part,
-                             .first = piece->offset + row * piece->pitch + at,
+                             .first = piece->offset + (row - piece->first_row) * piece->pitch + at,
                              .count = count <= rest || is_whole_piece(p) ? count : rest};
+}
+
+bool ts_saved_parameter_is_covered(const ts_saved_parameter *p) {
+  int64_t row = 0, rows = 0, end = 0; /* of the pieces of some rows: their first, their number, what is covered */
+  for (int i = 0; i < p->n_pieces; ++i) {
+    const ts_saved_piece *piece = &p->piece[i];
+    if (end == 0 || end == p->shape[p->dim]) { /* others come */
+      row += rows;
+      rows = piece->rows;
+      end = 0;
+    }
+    if (piece->first_row != row || piece->rows != rows || piece->begin != end) {
+      return false;
+    }
+    end += piece->length;
+  }
+  return row + rows == ts_saved_rows(p) && end == p->shape[p->dim];
 }
 
 int ts_checkpoint_shard_of(const ts_checkpoint *c, const ts_saved_part *part, int state, int64_t at) {
@@ -87,7 +109,7 @@ bool ts_saved_state_is_plain(const ts_saved_state *state) {
   return state->block <= 1 && state->own == 0;
 }
 
-bool ts_checkpoint_is_plain(const ts_checkpoint *c) {
+static bool is_in_order(const ts_checkpoint *c) {
   for (int i = 0; i < c->n_parts; ++i) {
     for (int k = 0; k < c->part[i].n_states; ++k) {
       if (!ts_saved_state_is_plain(&c->part[i].state[k])) {
@@ -104,6 +126,14 @@ bool ts_checkpoint_is_plain(const ts_checkpoint *c) {
     }
   }
   return true;
+}
+
+int ts_checkpoint_version(const ts_checkpoint *c) {
+  bool all_rows = true;
+  for (int i = 0; i < c->n_parameters; ++i) {
+    all_rows = all_rows && c->parameter[i].piece[0].rows == ts_saved_rows(&c->parameter[i]);
+  }
+  return is_in_order(c) ? 1 : all_rows ? 2 : 3;
 }
 
 typedef struct place {
@@ -157,7 +187,7 @@ bool ts_checkpoint_has_room(const ts_checkpoint *c) {
                         .first = piece->offset,
                         .row = ts_saved_row(p, piece),
                         .pitch = piece->pitch,
-                        .rows = ts_saved_rows(p)};
+                        .rows = piece->rows};
       ok = is_inside_part(&list[n++], c->part[piece->part].count);
     }
   }

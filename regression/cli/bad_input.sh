@@ -211,8 +211,8 @@ test_json() {
   refused_json "fp16 and bf16 in a json" "ds.json:2: fp16.enabled: bf16.enabled is true too, .*--set bf16.enabled=false" \
     '{ // of a template
   "fp16": {"enabled": true, "initial_scale_power": 12}, "bf16": {"enabled": true}, }'
-  refused_json "another axis" "ds.json:1: expert_parallel.expert_tensor_parallel_size: refused, not there yet" \
-    '{"expert_parallel": {"expert_tensor_parallel_size": 2}}'
+  refused_json "another way" "ds.json:1: expert_parallel.score_apply: refused, not there yet" \
+    '{"expert_parallel": {"score_apply": "pre"}}'
   refused_json "another's name" "ds.json:1: cp_size: refused, called otherwise here: .* sequence_parallel_size" '{"cp_size": 2}'
   refused_json "objects of Python" "ds.json:1: tensor_parallel.injection_policy_tuple: refused, .*layer_specs" \
     '{"tensor_parallel": {"injection_policy_tuple": ["a.b"]}}'

@@ -45,7 +45,6 @@ test_deck() {
 
 # ---- plan and graph ----
 
-# json FILE EXPRESSION NAME: python's answer about the document d
 # ok_cuda NAME WORD...: of a plan for a GPU, which a build without CUDA has none of.
 ok_cuda() {
   if said 2 'built without CUDA'; then
@@ -55,6 +54,7 @@ ok_cuda() {
   fi
 }
 
+# json FILE EXPRESSION NAME: python's answer about the document d
 json() {
   if command -v python3 > /dev/null; then
     ok "$3" python3 -c "import json, sys; d = json.load(open(sys.argv[1])); assert $2, d" "$1"

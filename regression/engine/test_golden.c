@@ -65,6 +65,7 @@ typedef struct grid {
   int ep;               /* of these; 0 as 1 */
   int chunks;           /* of tokens for experts; 0 as 1 */
   const char *dispatch; /* NULL: auto */
+  bool cut;             /* tp ranks share each expert */
   int pp;               /* stages of a pipeline, which have micro-batches of one sample; 0 as 1 */
   const char *schedule; /* with pp */
   int ulysses;          /* of sp, those that share heads; 0: the plan says */
@@ -113,6 +114,11 @@ static bool is_mixture(const golden *g) {
   return mixture;
 }
 
+/* Of a dense model, some of whose layers are DeepSpeed's. */
+static bool is_of_layers(const golden *g) {
+  return g >= layers && g < layers + sizeof layers / sizeof layers[0];
+}
+
 static bool has_router_bias(const golden *g) {
   json_t *config = read_config(g);
   bool has = strcmp(json_string_value(json_object_get(config, "model_type")), "dots1") == 0;
@@ -122,6 +128,7 @@ static bool has_router_bias(const golden *g) {
 
 /* more: a setting. */
 static ts_deck *read_deck(const grid *on, const golden *g, int64_t stage, bool bf16, const char *more) {
+  const bool experts = is_mixture(g) || is_of_layers(g);
   const bool split = on->pp > 1 && (!is_mixture(g) || strstr(more, "sequence") != NULL);
   char *deck_path = ts_format("%s/%s.cfg", tap_path("regression/golden"), g->name);
   char *set[] = {ts_format("model.from=%s/%s", tap_path("regression/golden"), g->name),
@@ -131,6 +138,7 @@ static ts_deck *read_deck(const grid *on, const golden *g, int64_t stage, bool b
                  ts_format("pipeline.schedule=%s", on->pp > 1 ? on->schedule : "1f1b"),
                  ts_format("tensor_parallel.autotp_size=%d", on->tp),
                  ts_format("expert_parallel.autoep_size=%d", on->ep > 1 ? on->ep : 1),
+                 ts_format("expert_parallel.expert_tensor_parallel_size=%d", on->cut && experts ? on->tp : 1),
                  ts_format("moe.token_chunks=%d", on->chunks > 1 ? on->chunks : 1),
                  ts_format("moe.dispatch=%s", on->dispatch == NULL ? "auto" : on->dispatch),
                  ts_format("sequence_parallel_size=%d", on->sp),
@@ -563,6 +571,18 @@ static bool takes_turn(const grid *on, size_t place, size_t turns) {
          (place + (on->tp > 1 ? 1 : 0) + (on->sp > 1 ? 1 : 0)) % turns == 0;
 }
 
+/* Ranks along tp share experts, or each has them whole, in turn; of mixtures. */
+static void test_in_turn(const grid *on, const golden *g, int64_t stage, int64_t turn) {
+  grid way = *on;
+  bool can = on->tp > 1 && is_mixture(g);
+  for (int cut = 0; cut <= can; ++cut) {
+    if (!can || wants_all() || turn % 2 == cut) {
+      way.cut = cut == 1;
+      test_family(&way, g, stage);
+    }
+  }
+}
+
 static void test_grid(const grid *on) {
   int turn[2] = {0, 0};
   for (size_t c = 0; c < sizeof cases / sizeof cases[0]; ++c) {
@@ -575,7 +595,7 @@ static void test_grid(const grid *on) {
         is_for(&families[c], c, false) && tap_wanted(families[c].name) && fits(on, &families[c])) {
       const stages of = stages_of(on, c, true);
       for (int64_t stage = of.first; stage <= of.last; ++stage) {
-        test_family(on, &families[c], stage);
+        test_in_turn(on, &families[c], stage, (int64_t) c + stage);
       }
     }
   }
@@ -602,7 +622,7 @@ static void test_experts(const grid *on) {
             tap_note("%s: tp %d, sp %d, ep %d of %d, %d chunks, %s", families[c].name, on->tp, on->sp, ep, on->dp,
                      spread.chunks, spread.dispatch);
           }
-          test_family(&spread, &families[c], stage);
+          test_in_turn(&spread, &families[c], stage, (int64_t) c + ep / 2);
         }
       }
     }
@@ -631,6 +651,7 @@ static void test_layers(const grid *on) {
     grid spread = *on;
     spread.ep = c % 2 == 0 && on->dp <= 2 ? on->dp : 1;
     spread.chunks = 1 + (int) c;
+    spread.cut = on->tp > 1 && c < 2; /* those with biases */
     int64_t stage = on->tp > 1 ? 1 + 2 * ((int64_t) c % 2) : ((int64_t) c + on->dp - 1) % 4;
     trial t = open_trial(&spread, &layers[c], stage, false);
     test_logits(&t);

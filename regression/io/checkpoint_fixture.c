@@ -1,5 +1,6 @@
 #include "regression/io/checkpoint_fixture.h"
 
+#include "base/deal.h"
 #include "base/memory.h"
 #include "base/random.h"
 #include "base/text.h"
@@ -89,17 +90,18 @@ ts_checkpoint *fixture_checkpoint(int n_shards, fixture_cuts cuts, int64_t rows)
 
 /* ---- the same in pieces ---- */
 
-/* A row per parameter of fixture_checkpoint with 17 rows: lengths of its pieces along a dimension, and their homes. */
+/* A row per parameter of fixture_checkpoint with 17 rows: lengths of its pieces along a dimension, and their homes; and
+ * how many of the first dimension are ahead of those whose homes are the other ones, in fixture_bands. */
 static const struct {
   int dim, n;
-  int length[4], home[4];
-} piece_rules[] = {{1, 4, {10, 20, 11, 20}, {0, 1, 0, 1}}, /* two intervals a home, side by side in its rows */
-                   {0, 3, {150, 50, 11}, {1, 0, 1}},
-                   {1, 2, {2, 3}, {0, 1}},
-                   {4, 3, {1, 1, 1}, {1, 0, 1}},
-                   {0, 2, {16, 1}, {1, 0}},
-                   {0, 1, {1}, {0}}, /* whole, at one home */
-                   {2, 2, {1, 4}, {1, 0}}};
+  int length[4], home[4], band;
+} piece_rules[] = {{1, 4, {10, 20, 11, 20}, {0, 1, 0, 1}, 5}, /* two intervals a home, side by side in its rows */
+                   {0, 3, {150, 50, 11}, {1, 0, 1}, 0},
+                   {1, 2, {2, 3}, {0, 1}, 1},
+                   {4, 3, {1, 1, 1}, {1, 0, 1}, 0},
+                   {0, 2, {16, 1}, {1, 0}, 0},
+                   {0, 1, {1}, {0}, 0}, /* whole, at one home */
+                   {2, 2, {1, 4}, {1, 0}, 3}};
 
 static int64_t extents(const ts_saved_parameter *p, int from, int to) {
   int64_t n = 1;
@@ -109,21 +111,39 @@ static int64_t extents(const ts_saved_parameter *p, int from, int to) {
   return n;
 }
 
-/* The rows of a parameter at a home, after a gap: its intervals side by side, and a gap at the end of each row. */
-static void add_home(ts_saved_parameter *p, int rule, ts_saved_part *part, int index, int home) {
+/* Pieces [from, from + n) of a parameter, all of the same rows, at a home, after a gap: its intervals side by side, and
+ * a gap at the end of each row. */
+static void add_band(ts_saved_parameter *p, int rule, ts_saved_part *part, int index, int home, int from,
+                     ts_interval rows) {
+  int n = piece_rules[rule].n;
   int64_t slice = extents(p, p->dim + 1, p->n_dims), begin = 0, width = 0, offset = part->count + 3;
-  for (int k = 0; k < p->n_pieces; ++k) {
+  for (int k = 0; k < n; ++k) {
     int64_t length = piece_rules[rule].length[k];
     if (piece_rules[rule].home[k] == home) {
-      p->piece[k] = (ts_saved_piece){.part = index, .offset = offset + width, .begin = begin, .length = length};
+      p->piece[from + k] = (ts_saved_piece){.part = index,
+                                            .offset = offset + width,
+                                            .first_row = rows.begin,
+                                            .rows = rows.length,
+                                            .begin = begin,
+                                            .length = length};
       width += length * slice;
     }
     begin += length;
   }
-  for (int k = 0; k < p->n_pieces; ++k) {
-    p->piece[k].pitch = piece_rules[rule].home[k] == home ? width + 2 : p->piece[k].pitch;
+  for (int k = 0; k < n; ++k) {
+    p->piece[from + k].pitch = piece_rules[rule].home[k] == home ? width + 2 : p->piece[from + k].pitch;
   }
-  part->count = width > 0 ? offset + extents(p, 0, p->dim) * (width + 2) : part->count;
+  part->count = width > 0 ? offset + rows.length * (width + 2) : part->count;
+}
+
+static void add_home(ts_saved_parameter *p, int rule, ts_saved_part *part, int index, int home) {
+  int64_t rows = extents(p, 0, p->dim), ahead = 0;
+  int n = piece_rules[rule].n;
+  if (p->n_pieces > n) {
+    ahead = rows / p->shape[0] * piece_rules[rule].band;
+    add_band(p, rule, part, index, home, 0, (ts_interval){0, ahead});
+  }
+  add_band(p, rule, part, index, ahead > 0 ? 1 - home : home, p->n_pieces - n, (ts_interval){ahead, rows - ahead});
 }
 
 /* Home 0 is a few ranks in the middle, home 1 the last ones. */
@@ -159,7 +179,7 @@ static void add_homes(ts_checkpoint *c, const ts_checkpoint *whole, int index, f
   }
 }
 
-ts_checkpoint *fixture_pieces(const ts_checkpoint *whole, int n_shards, fixture_cuts cuts) {
+static ts_checkpoint *cut_checkpoint(const ts_checkpoint *whole, int n_shards, fixture_cuts cuts, bool bands) {
   ts_checkpoint *c = ts_calloc(1, sizeof *c);
   *c = (ts_checkpoint){.deck = ts_strdup(whole->deck), .source = ts_strdup(whole->source), .n_shards = n_shards};
 #define X(type, name) c->name = whole->name;
@@ -172,7 +192,7 @@ ts_checkpoint *fixture_pieces(const ts_checkpoint *whole, int n_shards, fixture_
     *p = whole->parameter[i];
     p->name = ts_strdup(p->name);
     p->dim = piece_rules[i].dim;
-    p->n_pieces = piece_rules[i].n;
+    p->n_pieces = piece_rules[i].n * (bands && piece_rules[i].band > 0 ? 2 : 1);
     p->piece = ts_calloc((size_t) p->n_pieces, sizeof *p->piece);
   }
   for (int i = 0; i < whole->n_parts; ++i) {
@@ -182,14 +202,23 @@ ts_checkpoint *fixture_pieces(const ts_checkpoint *whole, int n_shards, fixture_
   return c;
 }
 
+ts_checkpoint *fixture_pieces(const ts_checkpoint *whole, int n_shards, fixture_cuts cuts) {
+  return cut_checkpoint(whole, n_shards, cuts, false);
+}
+
+ts_checkpoint *fixture_bands(const ts_checkpoint *whole, int n_shards, fixture_cuts cuts) {
+  return cut_checkpoint(whole, n_shards, cuts, true);
+}
+
 int64_t fixture_place(const ts_saved_parameter *p, int64_t element, int *part) {
   int64_t slice = extents(p, p->dim + 1, p->n_dims), row = element / slice / p->shape[p->dim];
   int64_t index = element / slice % p->shape[p->dim];
   for (int k = 0; k < p->n_pieces; ++k) {
     const ts_saved_piece *piece = &p->piece[k];
-    if (index >= piece->begin && index < piece->begin + piece->length) {
+    bool has_row = row >= piece->first_row && row < piece->first_row + piece->rows;
+    if (has_row && index >= piece->begin && index < piece->begin + piece->length) {
       *part = piece->part;
-      return piece->offset + row * piece->pitch + (index - piece->begin) * slice + element % slice;
+      return piece->offset + (row - piece->first_row) * piece->pitch + (index - piece->begin) * slice + element % slice;
     }
   }
   TS_CHECK(false, "%s has no element %lld", p->name, (long long) element);

@@ -29,6 +29,9 @@ ts_checkpoint *fixture_checkpoint(int n_shards, fixture_cuts cuts, int64_t rows)
  * Not collective. */
 ts_checkpoint *fixture_pieces(const ts_checkpoint *whole, int n_shards, fixture_cuts cuts);
 
+/** The same where some parameters are cut along the first dimension, too: the first rows' pieces, then the others'. */
+ts_checkpoint *fixture_bands(const ts_checkpoint *whole, int n_shards, fixture_cuts cuts);
+
 /** Where an element of a parameter lies in the flat range of a part, looked up the slow way.  Not collective. */
 int64_t fixture_place(const ts_saved_parameter *p, int64_t element, int *part);
 

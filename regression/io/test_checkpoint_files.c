@@ -63,7 +63,7 @@ static void test_checksum(void) {
 
 static bool same_piece(const ts_saved_piece *a, const ts_saved_piece *b) {
   return a->part == b->part && a->offset == b->offset && a->pitch == b->pitch && a->begin == b->begin &&
-         a->length == b->length;
+         a->length == b->length && a->first_row == b->first_row && a->rows == b->rows;
 }
 
 static bool same_index(const ts_checkpoint *a, const ts_checkpoint *b) {
@@ -341,12 +341,14 @@ static void runs_of(const char *name, const char *directory, const ts_checkpoint
   ts_checkpoint_reader_close(&reader);
 }
 
-static void pieces_of(const char *name, int n_shards, fixture_cuts cuts) {
-  ts_checkpoint *whole = fixture_checkpoint(1, CUTS_EVEN, 17), *c = fixture_pieces(whole, n_shards, cuts), *read = NULL;
+static void pieces_of(const char *name, int n_shards, fixture_cuts cuts, int version) {
+  ts_checkpoint *whole = fixture_checkpoint(1, CUTS_EVEN, 17), *read = NULL;
+  ts_checkpoint *c = (version == 3 ? fixture_bands : fixture_pieces)(whole, n_shards, cuts);
   char *directory = fixture_write_pieces(name, c, whole);
   ts_error err = {0};
   ts_status status = ts_checkpoint_read_index(directory, &read, &err);
-  if (!tap_ok(status == TS_OK && same_index(c, read) && version_of(directory) == 2, "%s: the index, version 2", name)) {
+  if (!tap_ok(status == TS_OK && same_index(c, read) && version_of(directory) == version, "%s: the index, version %d",
+              name, version)) {
     tap_note("%s", err.count > 0 ? err.text : "another index");
   }
   ts_text packed = {0};
@@ -382,6 +384,7 @@ static void test_versions(void) {
   tap_ok(version_of(directory) == 1, "whole parameters: version 1");
   c->parameter[0].dim = 1;
   c->parameter[0].piece[0].length = c->parameter[0].piece[0].pitch = 61;
+  c->parameter[0].piece[0].rows = c->parameter[0].shape[0];
   TS_CHECK(ts_checkpoint_write_index(directory, c, &err) == TS_OK, "%s", err.text);
   tap_ok(version_of(directory) == 1, "a whole parameter that would be cut along its second dimension: version 1");
   cut_in_two(&c->parameter[0]);
@@ -418,12 +421,16 @@ static void test_runs(void) {
 }
 
 static void test_pieces(void) {
-  pieces_of("pieces over three", 3, CUTS_EVEN);
-  pieces_of("pieces over five", 5, CUTS_EVEN);
-  pieces_of("pieces over nine uneven", 9, CUTS_UNEVEN);
-  pieces_of("pieces over empty ends", 11, CUTS_EMPTY_ENDS);
-  pieces_of("pieces over one of all", 7, CUTS_ONE_OF_ALL);
-  pieces_of("pieces over sixty", 60, CUTS_UNEVEN);
+  pieces_of("pieces over three", 3, CUTS_EVEN, 2);
+  pieces_of("pieces over five", 5, CUTS_EVEN, 2);
+  pieces_of("pieces over nine uneven", 9, CUTS_UNEVEN, 2);
+  pieces_of("pieces over empty ends", 11, CUTS_EMPTY_ENDS, 2);
+  pieces_of("pieces over one of all", 7, CUTS_ONE_OF_ALL, 2);
+  pieces_of("pieces over sixty", 60, CUTS_UNEVEN, 2);
+  pieces_of("pieces of some rows over three", 3, CUTS_EVEN, 3);
+  pieces_of("pieces of some rows over nine uneven", 9, CUTS_UNEVEN, 3);
+  pieces_of("pieces of some rows over empty ends", 11, CUTS_EMPTY_ENDS, 3);
+  pieces_of("pieces of some rows over sixty", 60, CUTS_UNEVEN, 3);
 }
 
 /* ---- consolidating pieces ---- */

@@ -134,7 +134,7 @@ static void test_attributes(void) {
     const char *name;
     int64_t value;
     const char *words;
-  } integers[] = {{"tessera_checkpoint", 3, "written by a newer version (format 3, this program reads up to 2)"},
+  } integers[] = {{"tessera_checkpoint", 4, "written by a newer version (format 4, this program reads up to 3)"},
                   {"tessera_checkpoint", 2, "/layout/state_block is missing"},
                   {"tessera_checkpoint", INT64_MAX, "written by a newer version"},
                   {"tessera_checkpoint", 0, "tessera_checkpoint is no version"},
@@ -479,6 +479,34 @@ static void test_piece_numbers(void) {
   refused(file, "does not share out the pieces", "a piece that is no parameter's");
 }
 
+/* The layout is fixture_bands (good, 5, CUTS_EVEN): the first parameter has 5 rows in 4 pieces, then 12; the third,
+ * [3][5][7] along the second dimension, 1 in two pieces, then 2. */
+static void test_band_numbers(void) {
+  static const number_case cases[] = {
+      {"pieces of no row", "piece_rows", 0, 0, "piece_rows has rows that are none of its parameter"},
+      {"pieces of -1 rows", "piece_rows", 0, -1, "piece_rows has rows that are none of its parameter"},
+      {"pieces of 2^63 - 1 rows", "piece_rows", 4, INT64_MAX, "piece_rows has rows that are none of its parameter"},
+      {"more rows than are left", "piece_rows", 4, 13, "piece_rows has rows that are none of its parameter"},
+      {"fewer rows than are left", "piece_rows", 4, 11, "does not cover a parameter"},
+      {"pieces of the same rows with others", "piece_rows", 1, 4, "does not cover a parameter"},
+      {"rows of a parameter that is cut along the first dimension", "piece_rows", 8, 2, "none of its parameter"},
+      {"a parameter without its last rows", "parameter_pieces", 0, 4, "does not cover a parameter"},
+      {"a parameter with a piece less", "parameter_pieces", 0, 7, "does not cover a parameter"},
+      {"a piece over the next rows", "piece_offset", 0, 60, "overlap another"}};
+  test_cases(cases, sizeof cases / sizeof *cases);
+  hid_t file = open_good();
+  TS_CHECK(H5Ldelete(file, "/layout/piece_rows", H5P_DEFAULT) >= 0, "%s", path);
+  refused(file, "/layout/piece_rows is missing", "pieces of rows that nobody counts");
+}
+
+static void test_bands(void) {
+  ts_checkpoint *whole = good;
+  good = fixture_bands(whole, 5, CUTS_EVEN);
+  test_band_numbers();
+  ts_checkpoint_destroy(&good);
+  good = whole;
+}
+
 static void test_pieces(void) {
   ts_checkpoint *whole = good;
   good = fixture_pieces(whole, 5, CUTS_EVEN);
@@ -525,6 +553,7 @@ int main(void) {
   test_storage();
   test_states();
   test_pieces();
+  test_bands();
   test_files();
   ts_checkpoint_destroy(&good);
   ts_free(directory);

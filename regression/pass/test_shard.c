@@ -292,11 +292,52 @@ static void test_expert_rows(void) {
   }
 }
 
+/* The largest message along tp, in elements. */
+static int64_t largest_message(const ts_graph *g) {
+  int64_t most = 0;
+  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+    const ts_node *node = &g->node[n];
+    bool sends = (ts_op_get(node->op)->flags & TS_OP_COMM) != 0 && node->attr.comm.axes == TS_AXES(TS_AXIS_TP);
+    int64_t in = sends ? ts_tensor_count(g, node->in[0]) : 0, out = sends ? ts_tensor_count(g, node->out[0]) : 0;
+    most = in > most ? in : most;
+    most = out > most ? out : most;
+  }
+  return most;
+}
+
+/* Where tp cuts experts each rank brings all 24 choices, has its part of their 40 columns, and sends tokens alone, of
+ * width 96, no rows of experts. */
+static void test_cut_experts(void) {
+  static const char *const how[] = {"true", "false"};
+  for (int tp = 2; tp <= 5; ++tp) {
+    for (int i = 0; i < 2; ++i) {
+      char *sets = ts_format("tensor_parallel.autotp_size=%d expert_parallel.expert_tensor_parallel_size=%d "
+                             "tensor_parallel.sequence_parallel=%s tensor_parallel.vocab_parallel_lm_head=false",
+                             tp, tp, how[i]);
+      grid g = make_grid(mixture, sets, tp, TS_MODEL_TRAIN);
+      int64_t columns = 0, rows = 0, largest = 0;
+      for (int r = 0; r < tp; ++r) {
+        const ts_parameter *up = ts_layout_find(g.program[r]->layout, "model.layers.0.mlp.experts.up_proj.weight"),
+                           *down = ts_layout_find(g.program[r]->layout, "model.layers.0.mlp.experts.down_proj.weight");
+        int64_t message = largest_message(g.program[r]->graph);
+        columns += up->held.d[1] == down->held.d[2] && up->held.d[0] == 13 ? up->held.d[1] : 0;
+        rows += expert_rows(g.program[r]->graph);
+        largest = message > largest ? message : largest;
+      }
+      tap_ok(rows == tp * 8 * 3 && columns == 40 && largest <= (8 + tp - 1) / tp * tp * 96,
+             "tp %d, sequence_parallel %s: experts are cut, of all tokens", tp, how[i]);
+      free_grid(&g);
+      ts_free(sets);
+    }
+  }
+}
+
 int main(void) {
   double start = ts_seconds();
   bool all = getenv("TEST_TP_ALL") != NULL;
   test_all_uses();
   test_expert_rows();
+  test_cut_experts();
   if (all) {
     test_product();
   } else {

@@ -61,10 +61,13 @@ static void test_experts(void) {
       "expert_parallel.autoep_size=2 pipeline.stages=2 gradient_accumulation_steps=4 pipeline.schedule=zb_h1",
       "expert_parallel.autoep_size=3 gradient_accumulation_steps=2 activation_checkpointing.enabled=true",
       "expert_parallel.autoep_size=4 moe.token_chunks=3 moe.save=nothing",
+      "expert_parallel={autoep_size=4;expert_tensor_parallel_size=3;} tensor_parallel.autotp_size=3",
+      "expert_parallel={autoep_size=2;expert_tensor_parallel_size=2;} tensor_parallel.autotp_size=2 moe.token_chunks=2 "
+      "tensor_parallel.sequence_parallel=false activation_checkpointing.enabled=true",
       "expert_parallel.autoep_size=2 zero_optimization.stage3_param_persistence_threshold=0 "
       "zero_optimization.stage3_prefetch_bucket_size=200000", /* between what two ranks have of a layer's experts */
   };
-  static const int ranks[] = {16, 26, 16, 8, 8, 8, 6, 8, 8};
+  static const int ranks[] = {16, 26, 16, 8, 8, 8, 6, 8, 24, 8, 8};
   for (size_t i = 0; i < sizeof grid / sizeof *grid; ++i) {
     for (int stage = 0; stage <= 3; ++stage) {
       char *sets =

@@ -49,6 +49,18 @@ test_resume() {
   resume four 4x4 $other_grid "on ep 4" --set zero_optimization.stage=2
   resume one 2x2 $other_grid "from one rank on ep 2" --set zero_optimization.stage=3
   resume four 4x2 $other_grid "with tp" --set tensor_parallel.autotp_size=2 --set train_micro_batch_size_per_gpu=2
+  cut="--set tensor_parallel.autotp_size=2 --set expert_parallel.expert_tensor_parallel_size=2 --set train_micro_batch_size_per_gpu=2"
+  # shellcheck disable=SC2086
+  resume four 4x2 $other_grid "with experts cut by tp" $cut --set zero_optimization.stage=3
+  # shellcheck disable=SC2086
+  train 4x2 shared mixtral $cut --set zero_optimization.stage=1
+  ok "experts cut by tp: the same losses" "$tessera" compare shared one --tolerance $other_grid
+  # shellcheck disable=SC2086
+  resume shared 4x2 0 "experts cut by tp, at stage 3" $cut --set zero_optimization.stage=3
+  resume shared 2x2 $other_grid "from experts cut by tp on ep 2"
+  # shellcheck disable=SC2086
+  resume one 2x1 $other_grid "from one rank on tp 2 that cuts experts" $cut --set train_micro_batch_size_per_gpu=4
+  hdf5 "virtual datasets show experts whole" h5diff -d 1e-4 shared/step_00000008/model.h5 one/step_00000008/model.h5 /parameter
   train 4x2 low mixtral --set bf16.enabled=true
   resume low 4x2 0 "in bf16, at stage 2" --set bf16.enabled=true --set zero_optimization.stage=2
 }
@@ -180,6 +192,11 @@ test_upcycled_layers() {
   ok "and biases of routers begin at 0" awk -F, '$1 == 1 { first = $10 } $1 == 2 { second = $10 } END { exit first != 0 || second != 0.5 }' even/moe.csv
 }
 
+# A small GPT-2 of no directory, whose first and third layers have experts.
+tiny="--set model.model_type=gpt2 --set model.hidden_size=36 --set model.num_hidden_layers=3 --set model.num_attention_heads=4
+    --set model.vocab_size=67 --set model.max_position_embeddings=32 --set model.resid_pdrop=0 --set model.embd_pdrop=0
+    --set model.attn_pdrop=0"
+
 test_said() {
   run "$tessera" plan "$golden/llama.cfg" --set "model.from=$golden/llama" --set moe.z_loss_coef=0.1
   ok "a loss of experts without any" said 2 'moe.z_loss_coef: a llama has no experts'
@@ -194,6 +211,14 @@ test_said() {
   run "$tessera" plan "$golden/mixtral.cfg" --ranks 4 --layout --set "model.from=$golden/mixtral" \
     --set expert_parallel.autoep_size=2 --set train_micro_batch_size_per_gpu=1
   ok "the plan says who has which experts" printed 'experts.w1.weight .* along ep, dim 0: 0-2 3-4'
+  run "$tessera" plan "$golden/mixtral.cfg" --ranks 4 --layout --set "model.from=$golden/mixtral" --set tensor_parallel.autotp_size=2 \
+    --set expert_parallel.autoep_size=2 --set moe.enable_expert_tensor_parallelism=true --set train_micro_batch_size_per_gpu=2
+  ok "of experts that are cut, too" printed 'experts.w2.weight .* row .* along ep, dim 0: 0-2 3-4, along tp, dim 2: 0-10 11-20'
+  run "$tessera" plan "$golden/gpt2.cfg" --ranks 2 --set model.from= $tiny --set moe.num_experts=4 --set model.intermediate_size=1 \
+    --set tensor_parallel.autotp_size=2 --set moe.enable_expert_tensor_parallelism=true
+  ok "experts too narrow for tp" said 2 'expert_tensor_parallel_size: 2: of .* some rank would get nothing'
+  run "$tessera" plan "$golden/mixtral.cfg" --ranks 4 --layout --set "model.from=$golden/mixtral" \
+    --set expert_parallel.autoep_size=2 --set train_micro_batch_size_per_gpu=1
   ok "and how many parameters are at work" printed '^37.26 k parameters \(23.65 k for a token\)'
   # 6 N + 12 L C T a token, N of the matrices that a token meets: attention, router, two of five experts, head; of one sample.
   ok "FLOPs are those of the experts of a token" printed 'full attention \(6N \+ 12LCT\)  *2.8167e\+06'
@@ -203,11 +228,6 @@ test_said() {
   ok "more ranks than experts" said 2 'autoep_size: 6 ranks for the 5 experts of a layer'
   ok "nothing is written" [ ! -e none ]
 }
-
-# A small GPT-2 of no directory, whose first and third layers have experts.
-tiny="--set model.model_type=gpt2 --set model.hidden_size=36 --set model.num_hidden_layers=3 --set model.num_attention_heads=4
-    --set model.vocab_size=67 --set model.max_position_embeddings=32 --set model.resid_pdrop=0 --set model.embd_pdrop=0
-    --set model.attn_pdrop=0"
 
 # What moe.csv says of a grid is what it says of one rank: \$1 rows, numbers to rounding.
 same_loads() {

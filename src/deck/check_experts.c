@@ -41,6 +41,24 @@ static void check_expert_ranks(ts_reader *reader, int64_t experts) {
   }
 }
 
+/* An expert is whole, or cut as the rest of the model is. */
+static void check_cut_experts(ts_reader *reader) {
+  const ts_deck *d = reader->deck;
+  int64_t ranks = d->expert_parallel.expert_tensor_parallel_size, all = d->tensor_parallel.autotp_size;
+  if (ranks != all && (ranks != 1 || d->moe.enable_expert_tensor_parallelism)) {
+    ts_reader_report(reader, TS_CHECK_EXPERTS, "expert_parallel.expert_tensor_parallel_size",
+                     "%lld; accepted: %stensor_parallel.autotp_size (%lld)%s", (long long) ranks,
+                     d->moe.enable_expert_tensor_parallelism ? "" : "1, or ", (long long) all,
+                     d->moe.enable_expert_tensor_parallelism ? ", as moe.enable_expert_tensor_parallelism says" : "");
+  } else if (ranks > 1 && strcmp(d->optimizer.type, "Muon") == 0) {
+    ts_reader_report(reader, TS_CHECK_EXPERTS, "expert_parallel.expert_tensor_parallel_size",
+                     "%lld: Muon wants the matrices of experts whole; accepted: 1", (long long) ranks);
+  } else if (ranks > 1 && ts_deck_experts_of_token(d) == 0) {
+    ts_reader_report(reader, TS_CHECK_EXPERTS, "expert_parallel.expert_tensor_parallel_size", "a %s has no experts",
+                     d->model.model_type);
+  }
+}
+
 /* Does the deck say something else than the key's default?  A complete deck has all keys. */
 static bool says_otherwise(const ts_reader *reader, const char *path) {
   const ts_setting *setting = ts_reader_find(reader, path);
@@ -240,6 +258,7 @@ static void check_counts(ts_reader *reader) {
   const ts_deck_model *m = &reader->deck->model;
   const ts_family *family = ts_family_find(m->model_type);
   check_router_bias(reader);
+  check_cut_experts(reader);
   bool layers = reader->deck->moe.num_experts.n > 0;
   if (!layers) {
     check_expert_ranks(reader, family != NULL && family->router != NULL ? m->num_experts : 0);

@@ -334,9 +334,10 @@ typedef struct ts_deck_moe {
   int64_t k, min_capacity;
   double capacity_factor, eval_capacity_factor;
   bool drop_tokens, use_rts, top2_2nd_expert_sampling, use_residual, router_bias;
-  char *noisy_gate_policy; /**< "None", "RSample" or "Jitter". */
-  char *drop_policy;       /**< "probs" or "position". */
-  char *capacity_over;     /**< "micro_batch" or "sequence". */
+  bool enable_expert_tensor_parallelism; /**< What expert_parallel.expert_tensor_parallel_size then is. */
+  char *noisy_gate_policy;               /**< "None", "RSample" or "Jitter". */
+  char *drop_policy;                     /**< "probs" or "position". */
+  char *capacity_over;                   /**< "micro_batch" or "sequence". */
 } ts_deck_moe;
 
 /** Everything.  Plain data: other rooms read the fields, only this room writes them. */
@@ -414,6 +415,7 @@ typedef struct ts_deck {
   struct {
     bool enabled; /**< Resolved: autoep_size is 1 without. */
     int64_t autoep_size;
+    int64_t expert_tensor_parallel_size; /**< Resolved: 1, or autotp_size. */
     double load_balance_coeff;
   } expert_parallel;
   struct {

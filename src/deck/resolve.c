@@ -51,6 +51,10 @@ static void resolve_experts(ts_reader *reader) {
     }
     *ranks = 1;
   }
+  if (reader->deck->moe.enable_expert_tensor_parallelism &&
+      !given(reader, "expert_parallel.expert_tensor_parallel_size")) {
+    reader->deck->expert_parallel.expert_tensor_parallel_size = reader->deck->tensor_parallel.autotp_size;
+  }
 }
 
 static void resolve_precision(ts_reader *reader) {

@@ -61,7 +61,8 @@ static const ts_key rows[] = {
     FLAG(moe.router_bias, "false", 0,
          "Routers have a bias that is added to probabilities for the choice alone, which expert_parallel."
          "load_balance_coeff lets follow the balance (DeepSpeed has none).  Not where experts are sampled."),
-    LATER("moe.enable_expert_tensor_parallelism", BOOL, "false", "experts that are cut by tensor parallelism"),
+    FLAG(moe.enable_expert_tensor_parallelism, "false", 0,
+         "expert_parallel.expert_tensor_parallel_size is tensor_parallel.autotp_size."),
     NONE("moe.use_tutel", BOOL, "false", "there is one way to bring rows together"),
 };
 

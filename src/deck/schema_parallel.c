@@ -89,6 +89,10 @@ static const ts_key rows[] = {
     INTEGER(expert_parallel.autoep_size, "1", 1, SIZE, AUTO,
             "Ranks with other samples that have some of each layer's experts each; 1: every rank has all."),
     ALIAS("moe.ep_size", "expert_parallel.autoep_size"),
+    INTEGER(
+        expert_parallel.expert_tensor_parallel_size, "1", 1, SIZE, 0,
+        "Ranks that share the matrices of each expert: 1, each rank along tp has experts whole, and brings its share "
+        "of the tokens to them, or autotp_size, each has a part of every expert, and brings all tokens."),
     NUMBER(
         expert_parallel.load_balance_coeff, "0.0", 0, 1e3, 0,
         "After every step this is added to the bias of each expert that was chosen less often than the mean, and taken "
@@ -157,7 +161,6 @@ static const ts_key rows[] = {
             "the head is known from the model (and DeepSpeed does not read it)"),
     PYTHON("injection_policy_tuple", "classes", TS_LAYER_SPECS),
 
-    LATER("expert_parallel.expert_tensor_parallel_size", INT, "1", "experts that are cut by tensor parallelism"),
     LATER("expert_parallel.score_apply", STRING, "post", "weights that are applied in front of the experts"),
     LATER("expert_parallel.expert_activation", STRING, NULL, "activations of experts that are not hidden_act"),
     ALIAS("expert_parallel.top_k", "model.num_experts_per_tok"),

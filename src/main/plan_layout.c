@@ -33,19 +33,27 @@ static heads heads_of(const ts_program *program) {
 
 /* ---- printing ---- */
 
-/* What rank \a rank along tp has, or along ep of what is cut over that. */
-static void print_intervals(const ts_program *program, const ts_shard *shard, int rank, bool json, ts_text *to) {
-  ts_interval part[TS_MOST_RUNS];
+static void print_interval(int i, ts_interval part, bool json, ts_text *to) {
+  long long begin = (long long) part.begin, end = begin + (long long) part.length;
+  ts_text_add(to, json ? "%s[%lld, %lld]" : "%s%lld-%lld",
+              i == 0 ? ""
+              : json ? ", "
+                     : "+",
+              begin, json ? end : end - 1);
+}
+
+/* What each rank along an axis has: along ep some experts, along tp some intervals of the dimension that is cut. */
+static void print_ranks(const ts_program *program, const ts_shard *shard, ts_axis axis, bool json, ts_text *to) {
   ts_mesh mesh = program->mesh;
-  mesh.coord[ts_shard_is_of_experts(shard) ? TS_AXIS_EP : TS_AXIS_TP] = rank;
-  int n = ts_shard_at(program->shards, shard, &mesh, part);
-  for (int i = 0; i < n; ++i) {
-    long long begin = (long long) part[i].begin, end = begin + (long long) part[i].length;
-    ts_text_add(to, json ? "%s[%lld, %lld]" : "%s%lld-%lld",
-                i == 0 ? ""
-                : json ? ", "
-                       : "+",
-                begin, json ? end : end - 1);
+  for (int rank = 0; rank < mesh.size[axis]; ++rank) {
+    mesh.coord[axis] = rank;
+    ts_interval part[TS_MOST_RUNS] = {ts_shard_experts_at(shard, &mesh)};
+    int n = axis == TS_AXIS_EP ? 1 : ts_shard_at(program->shards, shard, &mesh, part);
+    ts_text_add(to, json ? rank > 0 ? ", [" : "[" : " ");
+    for (int i = 0; i < n; ++i) {
+      print_interval(i, part[i], json, to);
+    }
+    ts_text_add(to, json ? "]" : "");
   }
 }
 
@@ -72,8 +80,9 @@ static columns widths_of(const ts_shards *shards) {
   return width;
 }
 
-static int ranks_of(const ts_program *program, const ts_shard *shard) {
-  return program->mesh.size[ts_shard_is_of_experts(shard) ? TS_AXIS_EP : TS_AXIS_TP];
+/* Of what is cut over ep and not over tp. */
+static bool is_along_ep(const ts_shard *shard) {
+  return ts_shard_is_of_experts(shard) && shard->how != TS_HELD_EXPERTS_SPLIT;
 }
 
 static void print_shard(const ts_program *program, const ts_shard *shard, const columns *width, ts_text *to) {
@@ -87,19 +96,26 @@ static void print_shard(const ts_program *program, const ts_shard *shard, const 
     ts_text_add(to, "%s\n", whole[shard->how]);
     return;
   }
-  ts_text_add(to, ts_shard_is_of_experts(shard) ? "along ep, dim %d:" : "dim %d:", shard->dim);
-  for (int rank = 0; rank < ranks_of(program, shard); ++rank) {
-    ts_text_add(to, " ");
-    print_intervals(program, shard, rank, false, to);
+  if (ts_shard_is_of_experts(shard)) {
+    ts_text_add(to, "along ep, dim 0:");
+    print_ranks(program, shard, TS_AXIS_EP, false, to);
+  }
+  if (!is_along_ep(shard)) {
+    ts_text_add(to, shard->how == TS_HELD_EXPERTS_SPLIT ? ", along tp, dim %d:" : "dim %d:", shard->dim);
+    print_ranks(program, shard, TS_AXIS_TP, false, to);
   }
   ts_text_add(to, shard->how == TS_HELD_SHARED ? ", shared\n" : "\n");
 }
 
 /* Only what is cut has a dimension and pieces along it. */
 static void print_shard_json(const ts_program *program, const ts_shard *shard, ts_text *to) {
-  static const char *const hows[] = {
-      [TS_HELD_WHOLE] = "whole", [TS_HELD_PARTIAL] = "partial", [TS_HELD_SHARED] = "shared",
-      [TS_HELD_SPLIT] = "split", [TS_HELD_EXPERTS] = "experts", [TS_HELD_EXPERTS_PARTIAL] = "experts, partial"};
+  static const char *const hows[] = {[TS_HELD_WHOLE] = "whole",
+                                     [TS_HELD_PARTIAL] = "partial",
+                                     [TS_HELD_SHARED] = "shared",
+                                     [TS_HELD_SPLIT] = "split",
+                                     [TS_HELD_EXPERTS] = "experts",
+                                     [TS_HELD_EXPERTS_PARTIAL] = "experts, partial",
+                                     [TS_HELD_EXPERTS_SPLIT] = "experts, split"};
   ts_text_add(to, "{\"name\": \"%s\", \"rule\": \"%s\", \"how\": \"%s\", \"shape\": [", shard->name, shard->rule,
               hows[shard->how]);
   for (int i = 0; i < shard->shape.n; ++i) {
@@ -108,11 +124,12 @@ static void print_shard_json(const ts_program *program, const ts_shard *shard, t
   ts_text_add(to, "]");
   if (shard->how >= TS_HELD_SHARED) {
     ts_text_add(to, ", \"dim\": %d, \"pieces\": [", shard->dim);
-    for (int rank = 0; rank < ranks_of(program, shard); ++rank) {
-      ts_text_add(to, rank > 0 ? ", [" : "[");
-      print_intervals(program, shard, rank, true, to);
-      ts_text_add(to, "]");
-    }
+    print_ranks(program, shard, is_along_ep(shard) ? TS_AXIS_EP : TS_AXIS_TP, true, to);
+    ts_text_add(to, "]");
+  }
+  if (shard->how == TS_HELD_EXPERTS_SPLIT) {
+    ts_text_add(to, ", \"experts\": [");
+    print_ranks(program, shard, TS_AXIS_EP, true, to);
     ts_text_add(to, "]");
   }
   ts_text_add(to, "}");

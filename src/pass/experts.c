@@ -300,10 +300,12 @@ static bool dispatches(const spreader *s, const ts_node *node) {
   return node->op == TS_OP_DISPATCH && s->first[node->out[FIRST_OUT]];
 }
 
+/* A bias may be scaled before it is read. */
 static void use_stack(spreader *s, const ts_node *old) {
-  bool grouped = old->op == TS_OP_GROUPED || old->op == TS_OP_GROUPED_BIAS;
-  if (grouped && s->first[old->in[FIRST_OF_GROUPED]] && s->ranks > 1) {
-    cut_stack(s, old->in[STACK]);
+  bool grouped = old->op == TS_OP_GROUPED || old->op == TS_OP_GROUPED_BIAS, scaled = old->op == TS_OP_SCALE;
+  ts_tid stack = grouped && s->first[old->in[FIRST_OF_GROUPED]] ? old->in[STACK] : scaled ? old->in[X] : TS_NONE;
+  if (s->ranks > 1 && stack != TS_NONE && is_stack(s->rewrite.from, stack)) {
+    cut_stack(s, stack);
   }
 }
 

@@ -59,14 +59,11 @@ static const char *const kind_suffix[N_KINDS] = {"", ".persistent", ".frozen"};
 static int64_t held_count(const layout_maker *b, ts_tid leaf) {
   const ts_shard *shard = ts_shards_find(b->shards, b->graph->tensor[leaf].name);
   int64_t most = shard == NULL ? ts_tensor_count(b->graph, leaf) : 0;
-  if (shard != NULL && ts_shard_is_of_experts(shard)) {
-    ts_mesh first = *b->mesh;
-    first.coord[TS_AXIS_EP] = 0;
-    ts_shape held = ts_shard_held_at(b->shards, shard, &first);
-    return ts_shape_count(&held);
-  }
+  ts_mesh at = *b->mesh;
+  at.coord[TS_AXIS_EP] = 0; /* who has most experts */
   for (int rank = 0; shard != NULL && rank < b->shards->ranks; ++rank) {
-    ts_shape held = ts_shard_held(b->shards, shard, rank);
+    at.coord[TS_AXIS_TP] = rank;
+    ts_shape held = ts_shard_held_at(b->shards, shard, &at);
     int64_t count = ts_shape_count(&held);
     most = count > most ? count : most;
   }
@@ -114,19 +111,20 @@ static travel travel_of_part(const ts_part *part, const ts_deck *deck) {
 }
 
 /* How parameters lie on the ranks along tp and ep: over which axes their parts are spread, and what ends the parts'
- * names (with the number of the group, where each group has a part of its own). */
+ * names (with a number where groups along some axes have parts of their own). */
 #define EXPERT_AXES (TS_AXES_DENSE & ~TS_AXES(TS_AXIS_EP))
 static const struct {
   unsigned axes;
   const char *suffix;
-  ts_axis own; /* along which each group has a part of its own; TS_N_AXES: none */
+  unsigned own; /* axes along which each group has a part of its own */
 } hows[TS_N_HELD] = {
-    [TS_HELD_WHOLE] = {TS_AXES_DENSE, "", TS_N_AXES},
-    [TS_HELD_PARTIAL] = {TS_AXES_DENSE | TS_AXES(TS_AXIS_TP), ".all", TS_N_AXES},
-    [TS_HELD_SHARED] = {TS_AXES_DENSE | TS_AXES_SHARERS, ".unit", TS_AXIS_TP},
-    [TS_HELD_SPLIT] = {TS_AXES_DENSE, ".tp", TS_AXIS_TP},
-    [TS_HELD_EXPERTS] = {EXPERT_AXES, ".ep", TS_AXIS_EP},
-    [TS_HELD_EXPERTS_PARTIAL] = {EXPERT_AXES | TS_AXES(TS_AXIS_TP), ".all.ep", TS_AXIS_EP},
+    [TS_HELD_WHOLE] = {TS_AXES_DENSE, "", 0},
+    [TS_HELD_PARTIAL] = {TS_AXES_DENSE | TS_AXES(TS_AXIS_TP), ".all", 0},
+    [TS_HELD_SHARED] = {TS_AXES_DENSE | TS_AXES_SHARERS, ".unit", TS_AXES(TS_AXIS_TP)},
+    [TS_HELD_SPLIT] = {TS_AXES_DENSE, ".tp", TS_AXES(TS_AXIS_TP)},
+    [TS_HELD_EXPERTS] = {EXPERT_AXES, ".ep", TS_AXES(TS_AXIS_EP)},
+    [TS_HELD_EXPERTS_PARTIAL] = {EXPERT_AXES | TS_AXES(TS_AXIS_TP), ".all.ep", TS_AXES(TS_AXIS_EP)},
+    [TS_HELD_EXPERTS_SPLIT] = {EXPERT_AXES, ".tp.ep", TS_AXES(TS_AXIS_EP) | TS_AXES(TS_AXIS_TP)},
 };
 
 static ts_held_how how_of(const layout_maker *b, const char *name) {
@@ -150,6 +148,10 @@ static void add_parameter(ts_layout *layout, const layout_maker *b, const char *
                       .init = init,
                       .offset = (int64_t) ts_align_up((size_t) part->count, (size_t) ts_part_align(part))};
   p->count = ts_shape_count(&p->held);
+  p->first_row = p->dim > 0 && shard != NULL ? ts_shard_experts_at(shard, b->mesh).begin : 0;
+  for (int d = 1; d < p->dim; ++d) {
+    p->first_row *= p->shape.d[d];
+  }
   memcpy(p->piece, piece, (size_t) n * sizeof *piece);
   set_group(p, b->deck, part->optimizer);
   part->count = p->offset + p->count;
@@ -160,7 +162,7 @@ static void add_parameter(ts_layout *layout, const layout_maker *b, const char *
 static int find_home(const ts_mesh *mesh, int stage, ts_held_how how) {
   ts_mesh at = *mesh;
   at.coord[TS_AXIS_PP] = stage;
-  at.coord[TS_AXIS_TP] = hows[how].own == TS_AXIS_TP ? mesh->coord[TS_AXIS_TP] : 0;
+  at.coord[TS_AXIS_TP] = (hows[how].own & TS_AXES(TS_AXIS_TP)) != 0 ? mesh->coord[TS_AXIS_TP] : 0;
   return ts_mesh_group_number(&at, hows[how].axes);
 }
 
@@ -265,6 +267,18 @@ static member *find_members(const layout_maker *b, int *n) {
   return m;
 }
 
+/* Which one it is of those that groups have along these axes, within the stage. */
+static int number_among(const ts_mesh *mesh, const ts_part *part, int stage, unsigned own) {
+  if ((own & TS_AXES(TS_AXIS_EP)) != 0) {
+    bool both = (own & TS_AXES(TS_AXIS_TP)) != 0;
+    return both ? mesh->coord[TS_AXIS_EP] * mesh->size[TS_AXIS_TP] + mesh->coord[TS_AXIS_TP] : mesh->coord[TS_AXIS_EP];
+  }
+  ts_mesh first = *mesh;
+  first.coord[TS_AXIS_PP] = stage;
+  first.coord[TS_AXIS_TP] = 0;
+  return part->home - ts_mesh_group_number(&first, part->axes);
+}
+
 /* The part that the last parameters are of. */
 static void end_part(ts_layout *layout, const layout_maker *b, ts_part *part, int *capacity) {
   int kind = !part->trainable ? FROZEN : part->persistent ? PERSISTENT : LARGE;
@@ -280,13 +294,9 @@ static void end_part(ts_layout *layout, const layout_maker *b, ts_part *part, in
                                                           : "",
                 few ? ".few" : "", part->copy >= 0 ? ".tied" : "", hows[how].suffix);
   part->stem = (int) strlen(part->name);
-  if (hows[how].own != TS_N_AXES) { /* numbered within the stage */
-    ts_mesh first = *b->mesh;
-    first.coord[TS_AXIS_PP] = stage;
-    first.coord[TS_AXIS_TP] = 0;
-    int among = part->home - ts_mesh_group_number(&first, part->axes);
+  if (hows[how].own != 0) {
     char *stem = part->name;
-    part->name = ts_format("%s%d", stem, hows[how].own == TS_AXIS_EP ? b->mesh->coord[TS_AXIS_EP] : among);
+    part->name = ts_format("%s%d", stem, number_among(b->mesh, part, stage, hows[how].own));
     ts_free(stem);
   }
   TS_GROW(layout->part, layout->n_parts, *capacity);
@@ -441,7 +451,7 @@ const ts_parameter *ts_layout_find(const ts_layout *layout, const char *name) {
 /* ---- pieces of parameters ---- */
 
 bool ts_parameter_is_whole(const ts_parameter *p) {
-  return p->n_pieces == 1 && p->piece[0].begin == 0 && p->piece[0].length == p->shape.d[p->dim];
+  return p->count == ts_shape_count(&p->shape) && p->n_pieces == 1;
 }
 
 /* Elements of one index along the dimension that is cut. */
@@ -465,7 +475,7 @@ int64_t ts_parameter_in_whole(const ts_parameter *p, int64_t first, int64_t *cou
   }
   int64_t rest = piece->length * slice - at;
   *count = *count < rest ? *count : rest;
-  return (row * p->shape.d[p->dim] + piece->begin) * slice + at;
+  return ((p->first_row + row) * p->shape.d[p->dim] + piece->begin) * slice + at;
 }
 
 int64_t ts_layout_parameter_count(const ts_layout *layout, bool trainable_only) {

@@ -29,13 +29,14 @@
 #define TS_LAYOUT_ALIGN 32
 
 /** A parameter: the tensor of the model, and what of it this rank's part holds: the elements with some indices along
- * one dimension, as one smaller tensor. */
+ * one dimension, as one smaller tensor; of a stack of experts that tp cuts, those of some experts. */
 typedef struct ts_parameter {
   char *name;     /**< Owned. */
   ts_shape shape; /**< Of the whole tensor. */
   int dim;        /**< Which the pieces cut. */
   int n_pieces;
   ts_interval *piece; /**< Owned: what this rank holds along dim, in its own order; without a cut all of it. */
+  int64_t first_row;  /**< Rows (indices of the dimensions before dim) ahead of those it holds; of most it holds all. */
   ts_shape held;      /**< Shape of what it holds. */
   int part;
   int64_t offset;                /**< First element in the part's flat range. */
@@ -49,7 +50,8 @@ typedef struct ts_part {
    * in the lower type, ".low_gradients", these alone; ".muon" of Muon's, where the rest has another optimizer,
    * ".balance" of routers' biases; ".few" where states are not in 8 bits as others' are; ".tied" of what two stages
    * have; then how it lies on the ranks along tp: nothing, all of it and alike; ".all", and they share it;
-   * ".unitN", neighbours hold unit N; ".tpN", rank N has its own. */
+   * ".unitN", neighbours hold unit N; ".tpN", rank N has its own; ".epN", the rank along ep has experts of its own;
+   * ".tp.epN", its own part of these. */
   char *name;
   int stem; /**< Characters of its name before that N: these are the same on all ranks. */
   int unit;

@@ -145,8 +145,7 @@ static unsigned uneven_axes(const ts_pass_context *context) {
   int ranks = context->mesh->size[TS_AXIS_EP];
   for (int i = 0; context->shards != NULL && i < context->shards->n; ++i) {
     const ts_shard *shard = &context->shards->shard[i];
-    bool experts = shard->how == TS_HELD_EXPERTS || shard->how == TS_HELD_EXPERTS_PARTIAL;
-    axes |= experts && shard->shape.d[0] % ranks != 0 ? TS_AXES(TS_AXIS_EP) : 0;
+    axes |= ts_shard_is_of_experts(shard) && shard->shape.d[0] % ranks != 0 ? TS_AXES(TS_AXIS_EP) : 0;
   }
   return axes;
 }

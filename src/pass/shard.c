@@ -10,6 +10,7 @@
  *   a sum over the ranks                                   all_reduce
  *   rows, of use to each rank's own part of the work       all_gather       its gradient: reduce_scatter
  *   a sum over the ranks, and rows are needed              reduce_scatter   its gradient: all_gather
+ *   a bias of such a sum, of experts that are cut          scale            by 1 on the first rank, by 0 on others
  *   columns of the rows of a norm                          all_reduce of the rows' sums of squares
  *
  * The gradient of what is whole is so complete, and the same, on every rank. */
@@ -232,6 +233,14 @@ static ts_tid own_input(writer *w, ts_site at, const ts_node *node, const ts_nod
 
 /* ---- nodes ---- */
 
+/* A bias that the first rank alone adds: the others' part of the sum has none. */
+static ts_tid add_once(writer *w, ts_site at, ts_tid t, ts_tid x) {
+  char *name = ts_format("%s.once", w->rewrite.from->tensor[t].name);
+  ts_tid y = ts_build_scale(at, name, x, w->rank == 0 ? 1 : 0, 0);
+  ts_free(name);
+  return y;
+}
+
 /* What attributes say of the whole, said of this rank's part. */
 static void localise(const writer *w, const ts_node *old, const ts_node_share *how, ts_attr *attr, int64_t *size) {
   const ts_sharding *s = w->sharding;
@@ -343,6 +352,9 @@ static void write_node(writer *w, ts_nid n) {
   int64_t *size = ts_malloc((size_t) old->n_out * sizeof *size);
   for (int i = 0; i < node.n_in; ++i) {
     in[i] = own_input(w, at, old, how, i);
+  }
+  if (how->index == TS_INDEX_EXPERTS && old->op == TS_OP_GROUPED_BIAS) {
+    in[1] = add_once(w, at, old->in[1], in[1]);
   }
   node.in = in;
   if (how->index != 0) {

@@ -27,6 +27,7 @@ typedef enum ts_held_how {
    * that are complete, or partial sums. */
   TS_HELD_EXPERTS,
   TS_HELD_EXPERTS_PARTIAL,
+  TS_HELD_EXPERTS_SPLIT, /**< Of each of these, those along tp have their own part. */
   TS_N_HELD
 } ts_held_how;
 
@@ -34,7 +35,7 @@ typedef struct ts_shard {
   char *name;     /**< Owned: the parameter. */
   ts_shape shape; /**< Of the whole tensor. */
   ts_held_how how;
-  int dim; /**< Which is cut, of SHARED and SPLIT. */
+  int dim; /**< Which is cut; of EXPERTS_SPLIT over tp, beside the first over ep. */
   ts_dealt dealt;
   bool whole_units; /**< Of units in parts a rank holds all parts, though it uses its own alone. */
   char *rule;       /**< Owned: what decided, for people. */
@@ -83,20 +84,26 @@ int ts_shard_of_rank(const ts_shards *shards, const ts_shard *shard, int rank, t
 /** The shape of what \a rank holds. Not collective. */
 ts_shape ts_shard_held(const ts_shards *shards, const ts_shard *shard, int rank);
 
-/** The same of a rank of a mesh: what depends on its place along ep, too. Not collective. */
+/** The same of a rank of a mesh: what depends on its place along ep, too. Of EXPERTS_SPLIT the pieces are those along
+ * tp, of each of its experts (ts_shard_experts_at). Not collective. */
 int ts_shard_at(const ts_shards *shards, const ts_shard *shard, const ts_mesh *mesh, ts_interval *out);
 ts_shape ts_shard_held_at(const ts_shards *shards, const ts_shard *shard, const ts_mesh *mesh);
 
+/** Of a parameter that is cut over ep the experts that a rank of a mesh has, of others all indices of the first
+ * dimension. Not collective. */
+ts_interval ts_shard_experts_at(const ts_shard *shard, const ts_mesh *mesh);
+
 /** Is it cut over ep? Not collective. */
 static inline bool ts_shard_is_of_experts(const ts_shard *shard) {
-  return shard->how == TS_HELD_EXPERTS || shard->how == TS_HELD_EXPERTS_PARTIAL;
+  return shard->how >= TS_HELD_EXPERTS;
 }
 
 /** Of \a experts those of rank \a rank among \a ranks along ep: as many as others, or one more; the first ranks have
  * most. Not collective. */
 ts_interval ts_experts_of(int64_t experts, int ranks, int rank);
 
-/** Note that a stack is cut over ep: it is PARTIAL or WHOLE along tp, or was not noted before. Not collective. */
+/** Note that a stack is cut over ep: it is PARTIAL, WHOLE or SPLIT along tp, or was not noted before.
+ * Not collective. */
 void ts_shards_note_experts(ts_shards *shards, const char *name, ts_shape shape);
 
 #endif

@@ -171,10 +171,21 @@ static ts_status check_fit(ts_sharding *as_marked, ts_error *err) {
   return status;
 }
 
+/* Once it is cut. */
+static ts_status check_experts(const ts_sharding *cut, ts_error *err) {
+  const ts_tensor *stack = ts_sharding_unfit_stack(cut);
+  const ts_deck *deck = cut->context->deck;
+  return stack == NULL ? TS_OK
+                       : ts_deck_error(deck, "expert_parallel.expert_tensor_parallel_size", err,
+                                       "%lld: of %s some rank would get nothing; accepted: 1, or fewer ranks along tp",
+                                       (long long) deck->expert_parallel.expert_tensor_parallel_size, stack->name);
+}
+
 static ts_status check_shapes(const ts_graph *g, const ts_pass_context *context, ts_error *err) {
   ts_sharding *as_marked = ts_sharding_create(g, context, true);
   ts_status status = check_tables(as_marked, err);
   status = status == TS_OK ? check_fit(as_marked, err) : status;
+  status = status == TS_OK ? check_experts(as_marked, err) : status;
   ts_sharding_destroy(&as_marked);
   return status;
 }

@@ -15,8 +15,7 @@
 
 /* ---- products ---- */
 
-/* A dimension of its own, in blocks, of each of which \a unit elements stay together. */
-static ts_dealt deal_anew(ts_sharding *s, int n, const int64_t *size, int64_t unit) {
+ts_dealt ts_sharding_deal_anew(ts_sharding *s, int n, const int64_t *size, int64_t unit) {
   ts_dealt of = {.n = n};
   for (int i = 0; i < n; ++i) {
     of.run[i] = (ts_run_of){ts_dealing_add(s->dealing, size[i], s->context->deck->tensor_parallel.tp.tp_grain_size), 1};
@@ -46,8 +45,8 @@ static void cut_columns(ts_sharding *s, const ts_node *product, ts_node_share *h
   const ts_tp_mark *mark = &s->mark[w];
   how->complete = s->spread[product->in[0]].dealt;
   if (!s->spread[w].dealt) {
-    s->spread[w] =
-        (ts_spread){.dealt = true, .dim = 1 - ts_sharding_inner_dim(product), .of = deal_anew(s, n, size, mark->unit)};
+    s->spread[w] = (ts_spread){
+        .dealt = true, .dim = 1 - ts_sharding_inner_dim(product), .of = ts_sharding_deal_anew(s, n, size, mark->unit)};
   }
   how->index = 'n';
   ts_spread whole = s->spread[product->in[0]];
@@ -83,8 +82,8 @@ static void mark_rows(ts_sharding *s, const ts_node *product) {
   const ts_tp_mark *mark = &s->mark[w];
   int64_t all = ts_sharding_tensor(s, w)->shape.d[ts_sharding_inner_dim(product)];
   if (mark->style == TS_TP_ROW && !s->spread[w].dealt) {
-    ts_dealt of =
-        deal_anew(s, mark->n_sizes > 0 ? mark->n_sizes : 1, mark->n_sizes > 0 ? mark->size : &all, mark->unit);
+    ts_dealt of = ts_sharding_deal_anew(s, mark->n_sizes > 0 ? mark->n_sizes : 1, mark->n_sizes > 0 ? mark->size : &all,
+                                        mark->unit);
     s->spread[w] = (ts_spread){.dealt = true, .dim = ts_sharding_inner_dim(product), .of = of};
   }
 }
@@ -159,7 +158,8 @@ static bool visit_vocabulary(ts_sharding *s, const ts_node *node, ts_node_share 
     return false;
   }
   if (!s->spread[table].dealt) {
-    s->spread[table] = (ts_spread){.dealt = true, .of = deal_anew(s, 1, &ts_sharding_tensor(s, table)->shape.d[0], 1)};
+    s->spread[table] =
+        (ts_spread){.dealt = true, .of = ts_sharding_deal_anew(s, 1, &ts_sharding_tensor(s, table)->shape.d[0], 1)};
     s->rule[table] = s->mark[table].rule;
   }
   if (node->op == TS_OP_EMBEDDING) {
@@ -186,7 +186,8 @@ static bool is_mixed_sum(const ts_sharding *s, const ts_node *node) {
 static void visit(ts_sharding *s, ts_nid n) {
   const ts_node *node = &s->graph->node[n];
   ts_node_share *how = &s->node[n];
-  if (visit_vocabulary(s, node, how) || ts_sharding_follow_routed(s, node, how)) {
+  if (visit_vocabulary(s, node, how) || ts_sharding_follow_experts(s, node, how) ||
+      ts_sharding_follow_routed(s, node, how)) {
     return;
   }
   bool dealt = false, rows = ts_sharding_begins_rows(s, node);
@@ -335,6 +336,7 @@ ts_sharding *ts_sharding_create(const ts_graph *graph, const ts_pass_context *co
   size_t tensors = (size_t) graph->n_tensors + 1, nodes = (size_t) graph->n_nodes + 1;
   s->graph = graph;
   s->context = context;
+  s->cuts_experts = context->deck->expert_parallel.expert_tensor_parallel_size > 1;
   s->spread = ts_calloc(tensors, sizeof *s->spread);
   s->node = ts_calloc(nodes, sizeof *s->node);
   s->partial = ts_calloc(tensors, sizeof *s->partial);

@@ -17,6 +17,8 @@
 typedef struct ts_spread {
   bool dealt, rows; /**< One of them at most. */
   bool routed;      /**< Or rows for experts, of this rank's tokens: what the whole would be nobody has. */
+  bool brought;     /**< Rows for experts that are cut, of all tokens, whole or dealt: gradients are parts of sums. */
+  bool sums;        /**< Such rows, which are themselves. */
   int dim;
   ts_dealt of;
 } ts_spread;
@@ -27,6 +29,9 @@ typedef struct ts_spread {
 #define TS_INDEX_VOCABULARY '#'
 /** Of a norm: each rank has some columns of its rows, and the sums of squares are added up. */
 #define TS_INDEX_NORM '~'
+
+/** Of rows for experts that are cut: each rank does all of it, with its part of what was shared. */
+#define TS_INDEX_EXPERTS '^'
 
 /** How a node is done. */
 typedef struct ts_node_share {
@@ -51,6 +56,7 @@ typedef struct ts_sharding {
   bool loss_by_rows;     /**< Each rank has the loss of its rows, else all have all of it. */
   ts_run_of rows;        /**< Of all tokens of all samples; size 0: they are not dealt. */
   bool experts_only;     /**< Rows are for experts alone; all else is done on all of them. */
+  bool cuts_experts;     /**< Each rank has a part of each expert, and all tokens. */
   ts_spread *spread;     /**< Owned; per tensor. */
   ts_node_share *node;   /**< Owned; per node. */
   bool *whole_units; /**< Owned; per tensor, of parameters: some runs have parts and others not (q, k and v in one), so
@@ -157,6 +163,9 @@ bool ts_sharding_cut_node(ts_sharding *sharding, const ts_node *node, ts_node_sh
 /** Along an index that all dealt inputs have; where there is none the node gets them whole. Not collective. */
 void ts_sharding_cut_by_inputs(ts_sharding *sharding, const ts_node *node, ts_node_share *how);
 
+/** A dimension of its own, in blocks, of each of which \a unit elements stay together. Not collective. */
+ts_dealt ts_sharding_deal_anew(ts_sharding *sharding, int n, const int64_t *size, int64_t unit);
+
 /** All of every input. Not collective. */
 void ts_sharding_leave_whole(ts_sharding *sharding, const ts_node *node, ts_node_share *how);
 
@@ -185,6 +194,14 @@ bool ts_sharding_cut_by_rows(ts_sharding *sharding, const ts_node *node, ts_node
  * token has its sum again; gradients of the experts are partial sums. Not collective.
  * \return false: the node has nothing to do with that; nothing has changed. */
 bool ts_sharding_follow_routed(ts_sharding *sharding, const ts_node *node, ts_node_share *how);
+
+/** Where experts are cut every rank brings all tokens together, and what it makes of each is a part of a sum.
+ * Not collective.
+ * \return false: the node has nothing to do with that; nothing has changed. */
+bool ts_sharding_follow_experts(ts_sharding *sharding, const ts_node *node, ts_node_share *how);
+
+/** A stack of experts of which some rank would get nothing, or several the same; NULL: none. Not collective. */
+const ts_tensor *ts_sharding_unfit_stack(const ts_sharding *sharding);
 
 /** Partial sums: each rank gets its rows of the result, where rows are dealt. Not collective. */
 void ts_sharding_scatter_sums(ts_sharding *sharding, const ts_node *node, ts_node_share *how);

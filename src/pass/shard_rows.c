@@ -37,7 +37,7 @@ static bool dispatches_tokens(const ts_sharding *s) {
 }
 
 void ts_sharding_deal_rows(ts_sharding *s) {
-  s->experts_only = !deals_rows(s) && dispatches_tokens(s);
+  s->experts_only = !deals_rows(s) && !s->cuts_experts && dispatches_tokens(s);
   if (deals_rows(s) || s->experts_only) {
     s->rows = (ts_run_of){ts_dealing_add(s->dealing, s->batch * s->length, 1), 1};
   }

@@ -46,7 +46,8 @@ static int by_alike_name(const void *a, const void *b) {
 void ts_shards_note_alike(ts_shards *shards, const ts_sharding *s, const ts_rewrite *r) {
   for (ts_tid t = 0; t < s->graph->n_tensors; ++t) {
     bool value = s->graph->tensor[t].role == TS_ROLE_VALUE && r->map[t] != TS_NONE;
-    if (value && !s->spread[t].dealt && !s->spread[t].rows && !s->spread[t].routed) {
+    const ts_spread *spread = &s->spread[t];
+    if (value && !spread->dealt && !spread->rows && !spread->routed && !spread->brought && !spread->sums) {
       TS_GROW(shards->alike, shards->n_alike, shards->alike_capacity);
       shards->alike[shards->n_alike++] = ts_strdup(r->to->tensor[r->map[t]].name);
     }
@@ -113,7 +114,7 @@ const ts_shard *ts_shards_find(const ts_shards *shards, const char *name) {
 }
 
 int ts_shard_of_rank(const ts_shards *shards, const ts_shard *shard, int rank, ts_interval *out) {
-  if (shard->how != TS_HELD_SHARED && shard->how != TS_HELD_SPLIT) {
+  if (shard->how != TS_HELD_SHARED && shard->how != TS_HELD_SPLIT && shard->how != TS_HELD_EXPERTS_SPLIT) {
     out[0] = (ts_interval){0, shard->shape.d[shard->dim]};
     return 1;
   }
@@ -138,29 +139,35 @@ ts_interval ts_experts_of(int64_t experts, int ranks, int rank) {
   return (ts_interval){begin, end - begin};
 }
 
+ts_interval ts_shard_experts_at(const ts_shard *shard, const ts_mesh *mesh) {
+  int64_t all = shard->shape.d[0];
+  return ts_shard_is_of_experts(shard) ? ts_experts_of(all, mesh->size[TS_AXIS_EP], mesh->coord[TS_AXIS_EP])
+                                       : (ts_interval){0, all};
+}
+
 int ts_shard_at(const ts_shards *shards, const ts_shard *shard, const ts_mesh *mesh, ts_interval *out) {
-  if (ts_shard_is_of_experts(shard)) {
-    out[0] = ts_experts_of(shard->shape.d[0], mesh->size[TS_AXIS_EP], mesh->coord[TS_AXIS_EP]);
+  if (ts_shard_is_of_experts(shard) && shard->how != TS_HELD_EXPERTS_SPLIT) {
+    out[0] = ts_shard_experts_at(shard, mesh);
     return 1;
   }
   return ts_shard_of_rank(shards, shard, mesh->coord[TS_AXIS_TP], out);
 }
 
 ts_shape ts_shard_held_at(const ts_shards *shards, const ts_shard *shard, const ts_mesh *mesh) {
+  ts_shape held = ts_shard_held(shards, shard, mesh->coord[TS_AXIS_TP]);
   if (ts_shard_is_of_experts(shard)) {
-    ts_shape held = shard->shape;
-    held.d[0] = ts_experts_of(held.d[0], mesh->size[TS_AXIS_EP], mesh->coord[TS_AXIS_EP]).length;
-    return held;
+    held.d[0] = ts_shard_experts_at(shard, mesh).length;
   }
-  return ts_shard_held(shards, shard, mesh->coord[TS_AXIS_TP]);
+  return held;
 }
 
 void ts_shards_note_experts(ts_shards *shards, const char *name, ts_shape shape) {
   ts_shard *known = (ts_shard *) ts_shards_find(shards, name);
   if (known != NULL) {
-    TS_CHECK(known->how < TS_HELD_SHARED, "%s is cut over tp", name);
-    known->how = known->how == TS_HELD_PARTIAL ? TS_HELD_EXPERTS_PARTIAL : TS_HELD_EXPERTS;
-    known->dim = 0;
+    TS_CHECK(known->how < TS_HELD_SHARED || (known->how == TS_HELD_SPLIT && known->dim > 0), "%s is cut over tp", name);
+    known->how = known->how == TS_HELD_SPLIT     ? TS_HELD_EXPERTS_SPLIT
+                 : known->how == TS_HELD_PARTIAL ? TS_HELD_EXPERTS_PARTIAL
+                                                 : TS_HELD_EXPERTS;
     return;
   }
   shards->shard = ts_realloc(shards->shard, (size_t) shards->n + 1, sizeof *shards->shard);

@@ -22,9 +22,12 @@ static int64_t mean_elements(const ts_zero *z, const ts_part *part) {
   for (int p = part->first; p < part->first + part->n_parameters; ++p) {
     const ts_parameter *parameter = &z->layout->parameter[p];
     const ts_shard *shard = ts_shards_find(z->context->shards, parameter->name);
-    bool whole = ts_parameter_is_whole(parameter), experts = shard != NULL && ts_shard_is_of_experts(shard);
-    elements +=
-        ts_shape_count(&parameter->shape) / (whole ? 1 : z->context->mesh->size[experts ? TS_AXIS_EP : TS_AXIS_TP]);
+    const int *ranks = z->context->mesh->size;
+    bool experts = shard != NULL && ts_shard_is_of_experts(shard);
+    bool split = !experts || shard->how == TS_HELD_EXPERTS_SPLIT;
+    int64_t among =
+        ts_parameter_is_whole(parameter) ? 1 : (experts ? ranks[TS_AXIS_EP] : 1) * (split ? ranks[TS_AXIS_TP] : 1);
+    elements += ts_shape_count(&parameter->shape) / among;
   }
   return elements;
 }
