@@ -424,6 +424,66 @@ static void break_version_prior(ts_graph *g) {
   ts_build_activation(ts_graph_site(g), "late", view, TS_ACTIVATION_GELU);
 }
 
+/* Rows of x for some choices, and where those of each expert begin. */
+static ts_tid bring_rows(ts_graph *g, const char *name, const char *suffix, ts_tid *first) {
+  enum { K = 2, EXPERTS = 3 };
+  char *leaf = ts_format("%s.chosen%s", name, suffix), *dispatch = ts_format("%s.dispatch%s", name, suffix);
+  const ts_tid chosen = ts_graph_leaf(g, leaf, TS_ROLE_INPUT, TS_I32, TS_SHAPE(B, T, K), -1);
+  const ts_tid order = ts_graph_add(ts_graph_site(g), &(ts_node){.op = TS_OP_DISPATCH,
+                                                                 .name = dispatch,
+                                                                 .n_in = 1,
+                                                                 .in = &chosen,
+                                                                 .n_out = 3,
+                                                                 .beta = TS_NONE,
+                                                                 .attr = {.experts = {EXPERTS}}});
+  *first = order + 2;
+  const ts_tid in[] = {ts_graph_find(g, "x"), order, order + 1, *first};
+  ts_free(leaf);
+  ts_free(dispatch);
+  return ts_build(ts_graph_site(g), TS_OP_TAKE_ROWS, name, 4, in);
+}
+
+static void activate_rows(ts_graph *g, ts_tid rows, ts_tid first) {
+  const ts_tid in[] = {rows, first};
+  ts_graph_add(ts_graph_site(g), &(ts_node){.op = TS_OP_ACTIVATION,
+                                            .name = "act",
+                                            .n_in = first == TS_NONE ? 1 : 2,
+                                            .in = in,
+                                            .beta = TS_NONE,
+                                            .attr = {.activation = {TS_ACTIVATION_GELU}}});
+}
+
+static void break_rows(ts_graph *g) {
+  ts_tid first, rows = bring_rows(g, "rows", "", &first);
+  activate_rows(g, rows, TS_NONE);
+}
+
+static void break_rows_of_others(ts_graph *g) {
+  ts_tid first, rows = bring_rows(g, "rows", "", &first);
+  bring_rows(g, "others", "", &first);
+  activate_rows(g, rows, first);
+}
+
+static void break_rows_cast(ts_graph *g) {
+  ts_tid first, rows = bring_rows(g, "rows", "", &first);
+  rows = ts_build_cast(ts_graph_site(g), "low", rows, TS_BF16);
+  activate_rows(g, rows, TS_NONE);
+}
+
+/* With the extent it is good, of a copy too. */
+static void test_rows(void) {
+  ts_graph *g = make();
+  ts_text why = {0};
+  ts_tid first, again, rows = bring_rows(g, "rows", "", &first);
+  activate_rows(g, rows, first);
+  bring_rows(g, "rows", ".again", &again);
+  activate_rows(g, rows, again);
+  tap_ok(ts_graph_verify(g, &why) == 0, "rows that may not be there, read by what knows how many are%s",
+         why.length > 0 ? why.text : "");
+  ts_text_free(&why);
+  ts_graph_destroy(&g);
+}
+
 static void break_names(ts_graph *g) {
   ts_tensor *w = &g->tensor[ts_graph_find(g, "w")];
   ts_free(w->name);
@@ -451,6 +511,9 @@ static const breakage breakages[] = {
     {"segment", "forward that reads backward", break_segment, true},
     {"version", "a version used twice", break_version, true},
     {"version", "state read after it was a prior", break_version_prior, true},
+    {"rows", "rows that may not be there", break_rows, true},
+    {"rows", "rows of which others say how many are there", break_rows_of_others, true},
+    {"rows", "such rows in another type", break_rows_cast, true},
     {"names", "two leaves of one name", break_names, true},
 };
 
@@ -507,6 +570,7 @@ static void test_verifier(void) {
     test_breakage(&breakages[i]);
   }
   test_letters();
+  test_rows();
   test_every_rule_is_broken();
 }
 

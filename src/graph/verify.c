@@ -222,6 +222,67 @@ static const char *rule_letters(const verifier *v, const ts_node *node) {
   return match_side(&l, v, &spec, node->out, node->n_out) ? NULL : "an index letter has two extents";
 }
 
+/* ---- rows that are not all there ---- */
+
+/* Element by element: of rows that are not there it makes rows that are not there. */
+static bool passes_rows_on(const ts_node *node) {
+  return node->op == TS_OP_CAST || node->op == TS_OP_ADD || node->op == TS_OP_ACCUMULATE;
+}
+
+/* An expert that is alone has all tokens. */
+static bool is_of_all_tokens(const ts_graph *g, ts_tid first) {
+  const ts_node *from = ts_graph_producer(g, first);
+  from = from != NULL && from->op == TS_OP_DISPATCH ? ts_graph_producer(g, from->in[0]) : NULL;
+  const ts_shape *logits = from != NULL && from->op == TS_OP_ROUTE ? &g->tensor[from->in[0]].shape : NULL;
+  return logits != NULL && logits->d[logits->n - 1] == 1;
+}
+
+/* The tensor that says how many rows of t are there, TS_NONE where all are. */
+static ts_tid extent_of(const ts_graph *g, ts_tid t) {
+  const ts_node *producer = t != TS_NONE ? ts_graph_producer(g, t) : NULL;
+  while (producer != NULL && passes_rows_on(producer)) {
+    t = producer->in[0];
+    producer = ts_graph_producer(g, t);
+  }
+  int at = producer != NULL ? ts_node_extent(producer) : -1;
+  return at >= 0 && !is_of_all_tokens(g, producer->in[at]) ? producer->in[at] : TS_NONE;
+}
+
+/* What a pass has made again of the same has the same values: names but for ".again" are equal. */
+static bool says_the_same(const ts_graph *g, ts_tid a, ts_tid b) {
+  static const char again[] = ".again";
+  const char *x = g->tensor[a].name, *y = g->tensor[b].name;
+  const size_t n = sizeof again - 1;
+  bool same = true;
+  while (a != b && same && (*x != 0 || *y != 0)) {
+    x += strncmp(x, again, n) == 0 ? n : 0;
+    y += strncmp(y, again, n) == 0 ? n : 0;
+    same = *x == *y;
+    x += *x != 0;
+    y += *y != 0;
+  }
+  return same;
+}
+
+static bool knows(const ts_graph *g, const ts_node *node, ts_tid extent) {
+  bool knows = extent == TS_NONE || passes_rows_on(node);
+  for (int i = 0; i < node->n_in && !knows; ++i) {
+    knows = node->in[i] != TS_NONE && says_the_same(g, node->in[i], extent);
+  }
+  return knows;
+}
+
+static const char *rule_rows(const verifier *v, const ts_node *node) {
+  bool good = true;
+  for (int i = 0; i < node->n_in && good; ++i) {
+    good = knows(v->graph, node, extent_of(v->graph, node->in[i]));
+  }
+  for (int i = 0; node->prior != NULL && i < node->n_out && good; ++i) {
+    good = knows(v->graph, node, extent_of(v->graph, node->prior[i]));
+  }
+  return good ? NULL : "rows that may not be there are read by what does not know how many are";
+}
+
 /* ---- the graph as a whole ---- */
 
 static int by_name(const void *a, const void *b) {
@@ -252,9 +313,9 @@ static const char *rule_names(const verifier *v, const ts_node *node) {
 static const struct {
   const char *name;
   const char *(*check)(const verifier *v, const ts_node *node);
-} rules[] = {{"ids", rule_ids},         {"arity", rule_arity},     {"order", rule_order},
-             {"shape", rule_shape},     {"prior", rule_prior},     {"segment", rule_segment},
-             {"letters", rule_letters}, {"version", rule_version}, {"names", rule_names}};
+} rules[] = {{"ids", rule_ids},     {"arity", rule_arity},     {"order", rule_order},     {"shape", rule_shape},
+             {"prior", rule_prior}, {"segment", rule_segment}, {"letters", rule_letters}, {"version", rule_version},
+             {"rows", rule_rows},   {"names", rule_names}};
 
 enum { N_RULES = sizeof rules / sizeof rules[0] };
 
