@@ -2,6 +2,8 @@
 #include "cuda/kernel.cuh"
 #include "graph/record.h"
 
+#include <float.h>
+
 extern "C" {
 #include "backend/update_rules.h"
 }
@@ -42,7 +44,7 @@ static __global__ void __launch_bounds__(THREADS)
   summary[TS_SUMMARY_LOSS] = loss;
   summary[TS_SUMMARY_BALANCE] = sum[TS_RECORD_BALANCE];
   summary[TS_SUMMARY_VALID] = sum[TS_RECORD_VALID];
-  summary[TS_SUMMARY_NORM] = norm;
+  summary[TS_SUMMARY_NORM] = norm <= FLT_MAX ? (float) norm : norm;
   for (int i = 0; i < TS_N_FLAGS; ++i) {
     summary[TS_SUMMARY_FLAGS + i] = sum[TS_RECORD_FLAGS + i];
   }

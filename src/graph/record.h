@@ -24,7 +24,7 @@ typedef enum ts_summary {
   TS_SUMMARY_LOSS, /**< With the part for balance, */
   TS_SUMMARY_VALID,
   TS_SUMMARY_BALANCE, /**< which this is. */
-  TS_SUMMARY_NORM,    /**< Of the gradient, before clipping. */
+  TS_SUMMARY_NORM,    /**< Of the gradient, before clipping; rounded to fp32. */
   TS_SUMMARY_FLAGS,
   TS_SUMMARY_SKIP = TS_SUMMARY_FLAGS + TS_N_FLAGS, /**< 1: the step changes nothing. */
   TS_SUMMARY_OVERFLOW,                             /**< 1: tokens were valid, loss or norm not finite. */

@@ -6,6 +6,7 @@
 
 #include "base/status.h"
 
+#include <float.h>
 #include <math.h>
 
 /* Sum or maximum of one column of the records, in order of the rows. */
@@ -47,7 +48,7 @@ static void step_control_run(const ts_kernel_call *call) {
   summary[TS_SUMMARY_LOSS] = loss;
   summary[TS_SUMMARY_VALID] = valid;
   summary[TS_SUMMARY_BALANCE] = balance;
-  summary[TS_SUMMARY_NORM] = norm;
+  summary[TS_SUMMARY_NORM] = norm <= FLT_MAX ? (float) norm : norm;
   for (int i = 0; i < TS_N_FLAGS; ++i) {
     summary[TS_SUMMARY_FLAGS + i] = column_max(records, rows, columns, TS_RECORD_FLAGS + i);
   }
