@@ -273,6 +273,32 @@ static void test_inputs_stay(ts_world *world) {
   close_subject(&s);
 }
 
+/* What forwards say of the loss is what the step says, with the part for the balance of experts. */
+static void test_balance(ts_world *world) {
+  ts_error err = {0};
+  char *sets = accumulating(world, "moe={num_experts=4;k=2;aux_loss_coef=0.1;z_loss_coef=0.01;drop_tokens=false;}");
+  subject s = open_subject(world, train_run_llama, sets, TS_CAN_TRAIN | TS_CAN_STEP, NULL);
+  ts_batch *batch = train_run_batch(s.engine, s.deck, 0);
+  ts_step_result result = {0};
+  double sum[2] = {0, 0}, all[2];
+  for (int m = 0; m < MICRO_BATCHES; ++m) {
+    double loss, labels;
+    set_micro_batch(&s, batch, m);
+    must(ts_forward(s.engine, &err), &err);
+    must(ts_get_loss(s.engine, &loss, &labels, &err), &err);
+    sum[0] += loss;
+    sum[1] += labels;
+    must(ts_backward(s.engine, 1, &err), &err);
+    must(ts_step(s.engine, &result, &err), &err);
+  }
+  MPI_Allreduce(sum, all, 2, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+  tap_ok_all(MPI_COMM_WORLD, result.balance > 0.01 && fabs(all[0] / all[1] / result.loss - 1) < 1e-12,
+             "the loss of forwards has the balance of experts: %.9g, of which %.3g", all[0] / all[1], result.balance);
+  ts_batch_destroy(&batch);
+  ts_free(sets);
+  close_subject(&s);
+}
+
 /* ---- a model of one's own ---- */
 
 enum { IN = 6, HIDDEN = 40, OUT = 5 };
@@ -616,6 +642,7 @@ int main(int argc, char **argv) {
   }
   test_orders(world);
   test_inputs_stay(world);
+  test_balance(world);
   for (int stage = 0; stage <= 3; ++stage) {
     test_own(world, stage, stage % 2 == 0 ? 0.2 : 0);
   }

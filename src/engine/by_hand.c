@@ -184,8 +184,13 @@ ts_status ts_get_loss(ts_engine *e, double *sum, double *valid, ts_error *err) {
   if (ts_graph_marked(e->program[which]->graph, "loss") == TS_NONE) {
     return ts_error_add(err, "ts_get_loss: the model has no loss");
   }
+  double balance = 0; /* in training, of experts */
   ts_executor_read_result(e->executor, e->index[which], "loss", sum);
   ts_executor_read_result(e->executor, e->index[which], "valid", valid);
+  if (ts_graph_marked(e->program[which]->graph, "balance") != TS_NONE) {
+    ts_executor_read_result(e->executor, e->index[which], "balance", &balance);
+  }
+  *sum += balance;
   return TS_OK;
 }
 

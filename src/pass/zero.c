@@ -248,7 +248,7 @@ static void mark_outputs(ts_zero *z) {
   const ts_graph *from = z->rewrite.from;
   for (int m = 0; m < from->n_marks; ++m) {
     const char *name = from->mark[m].name;
-    bool loss = strcmp(name, "loss") == 0 || strcmp(name, "valid") == 0;
+    bool loss = strcmp(name, "loss") == 0 || strcmp(name, "valid") == 0 || strcmp(name, "balance") == 0;
     if (strncmp(name, TS_OUTPUT_MARK, strlen(TS_OUTPUT_MARK)) == 0 || (loss && z->context->by_hand)) {
       ts_graph_mark(z->rewrite.to, name, ts_rewrite_tensor(&z->rewrite, from->mark[m].tensor));
     }
