@@ -240,7 +240,10 @@ same_loads() {
 test_balance() {
   follows="--set expert_parallel.load_balance_coeff=0.01 --set gradient_accumulation_steps=auto"
   train 1x1 follow dots1 $follows
-  ok "biases that follow the balance" gave 0
+  ok "biases that follow the balance" both 'gave 0' '! grep -q "no effect on" "$scratch/err"'
+  train 1x1 frozen dots1 $follows --set 'frozen=["layers.1.mlp.gate"]' --set run.steps=1
+  ok "biases that are frozen are told of" both 'gave 0' \
+    'grep -q "load_balance_coeff: no effect on 1 of 2 routers, whose biases .frozen. or" "$scratch/err"'
   train 4x2 follow4 dots1 $follows --set pipeline.stages=2 --set train_micro_batch_size_per_gpu=1
   ok "on a pipeline with ep" "$tessera" compare follow4 follow --tolerance $other_grid
   ok "a row a step and layer, the same" same_loads follow4 follow

@@ -6,6 +6,7 @@
 #include "engine/identity.h"
 #include "engine/placement.h"
 #include "graph/record.h"
+#include "pass/optimizer.h"
 #include "pass/stage.h"
 #include "run/cuts.h"
 
@@ -176,6 +177,24 @@ static ts_status check_leaf_modules(const ts_deck *deck, const ts_layout *layout
   return status;
 }
 
+/* Biases of routers that could follow the balance, and a pattern keeps where they are. */
+static void warn_of_frozen_biases(const ts_deck *deck, const ts_layout *layout) {
+  int biases = 0, frozen = 0;
+  for (int i = 0; i < layout->n_parameters && deck->expert_parallel.load_balance_coeff > 0; ++i) {
+    const ts_parameter *p = &layout->parameter[i];
+    bool bias = ts_optimizer_is_router_bias(deck, p->name);
+    biases += bias;
+    frozen += bias && !layout->part[p->part].trainable;
+  }
+  if (frozen > 0) {
+    ts_log(
+        TS_LOG_WARNING,
+        "expert_parallel.load_balance_coeff: no effect on %d of %d routers, whose biases frozen or optimizer.groups "
+        "keep where they are",
+        frozen, biases);
+  }
+}
+
 static ts_status check_trainable(const ts_engine *e, ts_error *err) {
   const ts_program *p = e->program[TS_PROGRAM_TRAIN];
   if (p == NULL) {
@@ -183,6 +202,7 @@ static ts_status check_trainable(const ts_engine *e, ts_error *err) {
   }
   ts_status status = check_patterns(e->deck, p->layout, err);
   status = check_leaf_modules(e->deck, p->layout, err) == TS_OK ? status : TS_BAD_INPUT;
+  warn_of_frozen_biases(e->deck, p->layout);
   if (ts_layout_parameter_count(p->layout, true) == 0) {
     status = ts_deck_error(e->deck, "frozen", err, "every parameter is frozen; there is nothing to train");
   }
