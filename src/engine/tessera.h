@@ -185,8 +185,9 @@ ts_status ts_set_training(ts_engine *engine, bool training, ts_error *err);
 ts_status ts_forward(ts_engine *engine, ts_error *err);
 
 /** Of the last forward, until a backward, a step or an evaluation: an output in fp32, in the shape the model gave it
- * (ranks along sp: their tokens of it, ts_output_tokens); this rank's sum of the loss, in training with the part
- * for the balance of experts, and the number of labels it is of (the same on ranks along tp, or each its part of both).  On a device they wait for it. Not collective. */
+ * (ranks along sp: their tokens of it, ts_output_tokens); this rank's sum of the loss, in training with the part for
+ * the balance of experts, and the number of labels it is of (the same on ranks along tp, or each its part of both).  On
+ * a device they wait for it. Not collective. */
 ts_status ts_get_output(ts_engine *engine, const char *name, float *value, ts_error *err);
 ts_status ts_get_loss(ts_engine *engine, double *sum, double *labels, ts_error *err);
 

@@ -238,7 +238,7 @@ static bool is_of_all_tokens(const ts_graph *g, ts_tid first) {
 }
 
 /* The tensor that says how many rows of t are there, TS_NONE where all are. */
-static ts_tid extent_of(const ts_graph *g, ts_tid t) {
+static ts_tid extent_of_rows(const ts_graph *g, ts_tid t) {
   const ts_node *producer = t != TS_NONE ? ts_graph_producer(g, t) : NULL;
   while (producer != NULL && passes_rows_on(producer)) {
     t = producer->in[0];
@@ -275,10 +275,10 @@ static bool knows(const ts_graph *g, const ts_node *node, ts_tid extent) {
 static const char *rule_rows(const verifier *v, const ts_node *node) {
   bool good = true;
   for (int i = 0; i < node->n_in && good; ++i) {
-    good = knows(v->graph, node, extent_of(v->graph, node->in[i]));
+    good = knows(v->graph, node, extent_of_rows(v->graph, node->in[i]));
   }
   for (int i = 0; node->prior != NULL && i < node->n_out && good; ++i) {
-    good = knows(v->graph, node, extent_of(v->graph, node->prior[i]));
+    good = knows(v->graph, node, extent_of_rows(v->graph, node->prior[i]));
   }
   return good ? NULL : "rows that may not be there are read by what does not know how many are";
 }
