@@ -2,12 +2,14 @@
  * of them, with the bits of each alone; trained from one loss, and gone back through from their outputs, against torch
  * (regression/golden/make_joint.py); and saved side by side.
  *
- * TEST_ONLY takes "turn", "halves", "joint", "from", "saved". */
+ * TEST_ONLY takes "turn", "halves", "joint", "from", "saved", "limits". */
 #include "regression/subject.h"
 #include "regression/tap.h"
 #include "regression/tap_mpi.h"
 
+#include "base/cgroup.h"
 #include "base/memory.h"
+#include "base/text.h"
 #include "comm/comm_join.h"
 #include "engine/checkpoints.h"
 #include "engine/values.h"
@@ -20,6 +22,55 @@
 static bool is_named(const char *name) {
   const char *only = getenv("TEST_ONLY");
   return only == NULL || strstr(only, name) != NULL;
+}
+
+/* ---- what a job may have ---- */
+
+static void put(const char *root, const char *path, const char *text) {
+  char *file = ts_format("%s/%s", root, path), *slash = strrchr(file, '/');
+  *slash = 0;
+  TS_CHECK(ts_make_directory(file, NULL) == TS_OK, "%s", file);
+  *slash = '/';
+  FILE *out = fopen(file, "w");
+  TS_CHECK(out != NULL && fputs(text, out) >= 0 && fclose(out) == 0, "%s", file);
+  ts_free(file);
+}
+
+/* An engine where each rank is in a group of processes that has 30 MB: its own one, or one of all. */
+static char *try_limited(ts_world *world, const char *root, const char *group) {
+  const char *const files[][2] = {{"memory.max", "30000000"}, {"memory.current", "0"}};
+  char *mine = ts_format("%s/%d", root, ts_world_rank(world)), *line = ts_format("0::%s\n", group);
+  put(mine, "proc/self/cgroup", line);
+  for (int i = 0; i < 2; ++i) {
+    char *file = ts_format("sys/fs/cgroup%s/%s", group, files[i][0]);
+    put(mine, file, files[i][1]);
+    ts_free(file);
+  }
+  ts_cgroups_look_below(mine);
+  train_run run = {0};
+  char *wrong = train_run_try(world, train_run_llama, "", 1, &run);
+  ts_cgroups_look_below("");
+  if (wrong == NULL) {
+    train_run_free(&run);
+  }
+  ts_free(line);
+  ts_free(mine);
+  return wrong;
+}
+
+/* An engine of this model takes some 20 MB, most of it for libraries. */
+static void test_limits(ts_world *world) {
+  char *root = ts_format("%s/limits", tap_directory()), *own = ts_format("/job/rank_%d", ts_world_rank(world));
+  char *wrong = try_limited(world, root, own);
+  tap_ok_all(MPI_COMM_WORLD, wrong == NULL, "ranks that may have enough each: %s", wrong != NULL ? wrong : "they run");
+  ts_free(wrong);
+  wrong = try_limited(world, root, "/job");
+  bool refused = wrong != NULL && strstr(wrong, "of the 30.00 MB that the group of processes /job may have") != NULL;
+  tap_ok_all(MPI_COMM_WORLD, ts_world_size(world) == 1 ? wrong == NULL : refused, "and not enough together: %s",
+             wrong != NULL ? wrong : "they run");
+  ts_free(wrong);
+  ts_free(own);
+  ts_free(root);
 }
 
 /* ---- families, each with the bits it has alone ---- */
@@ -482,6 +533,9 @@ int main(int argc, char **argv) {
   }
   if (is_named("saved")) {
     test_saved(world);
+  }
+  if (is_named("limits")) {
+    test_limits(world);
   }
   test_torch(world);
   ts_world_destroy(&world);

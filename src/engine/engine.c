@@ -320,6 +320,7 @@ static ts_status set_up_engine(ts_engine *e, const ts_engine_options *o, ts_erro
   if (status != TS_OK) {
     return status;
   }
+  ts_engine_find_memory(e);
   ts_engine_schedule_from_deck(&e->schedule, o->deck);
   e->schedule.total_num_steps = e->schedule.total_num_steps > 0 ? e->schedule.total_num_steps : o->steps;
   status = ts_world_agree(e->world, check_model_of(e, o, err), err);
@@ -373,6 +374,7 @@ void ts_engine_destroy(ts_engine **engine) {
   ts_free(e->kept.token);
   ts_free(e->kept.n);
   ts_free(e->loads);
+  ts_free(e->memory.why);
   for (int i = TS_N_PROGRAMS - 1; i >= 0; --i) { /* the first program owns the layout */
     ts_program_destroy(&e->program[i]);
   }

@@ -49,6 +49,12 @@ typedef struct ts_feeding {
   ts_error *err; /**< Of the call that asks. */
 } ts_feeding;
 
+/* What a rank may take of its host. */
+typedef struct ts_memory_share {
+  int64_t bytes; /* INT64_MAX: nobody knows */
+  char *why;     /* owned: what limits it, for people */
+} ts_memory_share;
+
 struct ts_engine {
   ts_world *world; /* borrowed */
   ts_deck *deck;   /* borrowed; its batch follows ts_set_train_batch_size */
@@ -57,6 +63,7 @@ struct ts_engine {
   ts_program *program[TS_N_PROGRAMS];
   int index[TS_N_PROGRAMS]; /* in the executor; -1 where there is none */
   int n_programs;
+  ts_memory_share memory; /* of the host, as it was before anything was taken */
   ts_timeouts timeouts;
   ts_executor *executor;
   ts_lr_schedule schedule;
@@ -80,6 +87,10 @@ struct ts_engine {
  * \return TS_BAD_INPUT, agreed by all ranks: no GPU where cuda is asked for, an option that the device does not
  *         have. */
 ts_status ts_engine_backend(const ts_deck *deck, ts_world *world, const ts_backend **out, ts_error *err);
+
+/** Find what the ranks of each node may take of its memory: equal shares of what is free, and of what a group of
+ * processes with a limit may still have (base/cgroup.h), among those in it. Collective over the world. */
+void ts_engine_find_memory(ts_engine *engine);
 
 /** Fit the programs into the memory of this rank's device and, all ranks of a node together, of its host?  Not
  * collective.

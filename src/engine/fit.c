@@ -1,10 +1,71 @@
 /* Does it fit?  Asked before anything is allocated, with what is planned. */
+#include "base/cgroup.h"
 #include "base/memory.h"
+#include "base/random.h"
 #include "base/text.h"
 #include "engine/engine.h"
 #include "pass/saved.h"
 
 #include <string.h>
+
+/* ---- what there is ---- */
+
+/* The groups of processes that a rank is in and that may have so much, as ranks tell each other. */
+enum { MOST_GROUPS = 8 };
+typedef struct group_list {
+  int n;
+  uint64_t group[MOST_GROUPS]; /* its name */
+  int64_t available[MOST_GROUPS];
+} group_list;
+
+static bool is_in(const group_list *list, uint64_t group) {
+  bool is = false;
+  for (int i = 0; i < list->n; ++i) {
+    is = is || list->group[i] == group;
+  }
+  return is;
+}
+
+/* Ranks of this node in a group. */
+static int count_ranks(const ts_world *world, const group_list *all, uint64_t group) {
+  int n = 0, node = ts_world_node(world, ts_world_rank(world));
+  for (int r = 0; r < ts_world_size(world); ++r) {
+    n += ts_world_node(world, r) == node && is_in(&all[r], group);
+  }
+  return n;
+}
+
+static void limit_share(ts_memory_share *share, const ts_cgroup *group, int ranks) {
+  int64_t bytes = group->available / ranks;
+  if (bytes < share->bytes) {
+    char left[32], limit[32];
+    ts_free(share->why);
+    *share =
+        (ts_memory_share){bytes, ts_format(" (%s of the %s that the group of processes %s may have: a limit of the "
+                                           "job's, as Slurm's --mem, or of a container)",
+                                           ts_human_bytes((double) group->available, left),
+                                           ts_human_bytes((double) group->limit, limit), group->path)};
+  }
+}
+
+/* Equal shares of what is free on the node and, of each group with a limit, among its ranks. */
+void ts_engine_find_memory(ts_engine *e) {
+  ts_cgroup *groups;
+  int n = ts_cgroups_limited(&groups);
+  group_list mine = {.n = n < MOST_GROUPS ? n : MOST_GROUPS};
+  for (int i = 0; i < mine.n; ++i) {
+    mine.group[i] = ts_hash_name(groups[i].path);
+    mine.available[i] = groups[i].available;
+  }
+  int64_t free = (int64_t) ts_machine_available();
+  e->memory = (ts_memory_share){free > 0 ? free / ts_world_local_size(e->world) : INT64_MAX, ts_strdup("")};
+  group_list *all = ts_world_gather(e->world, &mine, sizeof mine);
+  for (int i = 0; i < mine.n; ++i) {
+    limit_share(&e->memory, &groups[i], count_ranks(e->world, all, mine.group[i]));
+  }
+  ts_free(all);
+  ts_cgroups_free(&groups, n);
+}
 
 /* ---- of the host ---- */
 
@@ -16,19 +77,19 @@ static int64_t host_bytes(const ts_engine *e) {
 }
 
 static ts_status check_host_memory(const ts_engine *e, ts_error *err) {
-  double ranks = ts_world_local_size(e->world), each = (double) host_bytes(e);
-  double available = (double) ts_machine_available();
-  if (available == 0 || each * ranks <= available) {
+  int ranks = ts_world_local_size(e->world);
+  int64_t each = host_bytes(e);
+  if (each <= e->memory.bytes) {
     return TS_OK;
   }
   char need[32], have[32];
-  return ts_error_add(
-      err,
-      "not enough memory beside the GPUs: for checkpoints and inputs %.0f rank%s of %s need %s of "
-      "the host's memory each, and %s are available in all; ways out: a higher zero_optimization.stage, "
-      "more nodes",
-      ranks, ranks > 1 ? "s" : "", ts_world_node_name(e->world, ts_world_rank(e->world)), ts_human_bytes(each, need),
-      ts_human_bytes(available, have));
+  return ts_error_add(err,
+                      "not enough memory beside the GPUs: for checkpoints and inputs %d rank%s of %s need %s of "
+                      "the host's memory each, and can have %s each%s; ways out: a higher zero_optimization.stage, "
+                      "more nodes",
+                      ranks, ranks > 1 ? "s" : "", ts_world_node_name(e->world, ts_world_rank(e->world)),
+                      ts_human_bytes((double) each, need), ts_human_bytes((double) e->memory.bytes, have),
+                      e->memory.why);
 }
 
 /* What is kept of a text is another way out. */
@@ -148,8 +209,7 @@ static ts_status check_device_memory(const ts_engine *e, ts_error *err) {
 /* Of the GPU, or a share of what the node has. */
 static int64_t memory_here(const ts_engine *e) {
   ts_device *device = ts_backend_device(e->backend);
-  return device != NULL ? (int64_t) device->ops->available(device)
-                        : (int64_t) ts_machine_available() / ts_world_local_size(e->world);
+  return device != NULL ? (int64_t) device->ops->available(device) : e->memory.bytes < INT64_MAX ? e->memory.bytes : 0;
 }
 
 int64_t ts_engine_memory_of_rank(const ts_engine *e) {
@@ -161,22 +221,22 @@ int64_t ts_engine_memory_of_rank(const ts_engine *e) {
   return least;
 }
 
-/* The ranks of this node together must fit into its memory. */
+/* The ranks of this node must fit into its memory. */
 ts_status ts_engine_check_memory(const ts_engine *e, ts_error *err) {
   if (e->backend->device != NULL) {
     ts_status status = check_host_memory(e, err);
     return status == TS_OK ? check_device_memory(e, err) : status;
   }
-  double ranks = ts_world_local_size(e->world), available = (double) ts_machine_available();
-  double peak = (double) peak_bytes((const ts_program *const *) e->program, TS_N_PROGRAMS);
-  if (available == 0 || peak * ranks <= available) {
+  int ranks = ts_world_local_size(e->world);
+  int64_t peak = peak_bytes((const ts_program *const *) e->program, TS_N_PROGRAMS);
+  if (peak <= e->memory.bytes) {
     return TS_OK;
   }
   char need[32], have[32];
-  return ts_error_add(
-      err,
-      "not enough memory: %.0f rank%s of this node need %s each, and %s are available in all; ways out: a "
-      "higher zero_optimization.stage, a smaller train_micro_batch_size_per_gpu, "
-      "activation_checkpointing.enabled, more nodes (`tessera plan` shows what each gives)%s",
-      ranks, ranks > 1 ? "s" : "", ts_human_bytes(peak, need), ts_human_bytes(available, have), less_context(e));
+  return ts_error_add(err,
+                      "not enough memory: %d rank%s of this node need %s each, and can have %s each%s; ways out: a "
+                      "higher zero_optimization.stage, a smaller train_micro_batch_size_per_gpu, "
+                      "activation_checkpointing.enabled, more nodes (`tessera plan` shows what each gives)%s",
+                      ranks, ranks > 1 ? "s" : "", ts_human_bytes((double) peak, need),
+                      ts_human_bytes((double) e->memory.bytes, have), e->memory.why, less_context(e));
 }
