@@ -473,8 +473,8 @@ static void test_gradients(ts_world *world, ts_world *alone, const char *grid, c
     double apart = gradients_apart(&wanted, &g);
     bool alike = stage > 0 && (micro_batches == 1 || stage != 2) && train_run_stages_alike(stage - 1, stage);
     double stages_apart = alike ? gradients_apart(&before, &g) : 0;
-    /* fp32: sums of a hundred terms in another order; the norm is of the same numbers, in fp64 */
-    tap_ok_all(MPI_COMM_WORLD, apart < 2e-5 && norm_apart < 1e-12 && right && stages_apart == 0,
+    /* fp32: sums of a hundred terms in another order; the norm is of the same numbers, rounded to fp32 (2^-24) */
+    tap_ok_all(MPI_COMM_WORLD, apart < 2e-5 && norm_apart < 0x1p-24 && right && stages_apart == 0,
                "%s x %d, stage %d: gradients of one rank (%.1e)%s, their norm (%.1e), and %s of one update", grid,
                micro_batches, stage, apart,
                !alike              ? ""

@@ -354,7 +354,7 @@ static void break_ids_input(ts_graph *g) {
 static void break_arity(ts_graph *g) {
   static const ts_interval one[] = {{0, 1}};
   ts_tid x = ts_graph_find(g, "x");
-  ts_build_take(ts_graph_site(g), "take", x, 1, 1, one);
+  ts_build_take(ts_graph_site(g), "take", x, 1, 1, one, NULL);
   ts_node *take = &g->node[g->n_nodes - 1];
   take->in = ts_realloc((void *) take->in, 2, sizeof *take->in);
   set_input(g, g->n_nodes - 1, take->n_in++, x);

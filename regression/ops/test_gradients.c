@@ -324,12 +324,12 @@ static const ts_interval intervals[] = {{4, 2}, {0, 3}};
 
 static void build_take(gradient_case *c, int variant) {
   ts_tid x = numbers(c, "x", variant == 0 ? TS_SHAPE(7, 4) : TS_SHAPE(2, 3, 7));
-  ts_build_take(ts_graph_site(c->graph), "node", x, variant == 0 ? 0 : 2, 2, intervals);
+  ts_build_take(ts_graph_site(c->graph), "node", x, variant == 0 ? 0 : 2, 2, intervals, NULL);
 }
 
 static void build_place(gradient_case *c, int variant) {
   ts_tid x = numbers(c, "x", variant == 0 ? TS_SHAPE(5, 4) : TS_SHAPE(2, 3, 5));
-  ts_build_place(ts_graph_site(c->graph), "node", x, variant == 0 ? 0 : 2, 7, 2, intervals);
+  ts_build_place(ts_graph_site(c->graph), "node", x, variant == 0 ? 0 : 2, 7, 2, intervals, NULL);
 }
 
 /* Bits: transposed b, a bias, more leading dimensions.  (Products with a transposed a are made by gradients only.) */

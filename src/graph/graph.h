@@ -304,6 +304,9 @@ typedef union ts_attr {
     int64_t extent; /**< Of the whole along dim. */
     int n;
     const ts_interval *interval; /**< Of these indices along dim; disjoint, in any order. */
+    /** Where the one interval of each rank of a group begins, and the last one ends, which is all of dim; borrowed.
+     * NULL: nothing is said of other ranks. */
+    const int64_t *cuts;
   } take;
   struct {
     int head_dim, rotated; /**< Elements of a head, and the first of them that turn: even. */

@@ -71,14 +71,15 @@ ts_tid ts_build_concat(ts_site at, const char *name, int64_t groups, int n, cons
   return build_node(at, TS_OP_CONCAT, name, n, x, (ts_attr){.concat = {groups}});
 }
 
-ts_tid ts_build_take(ts_site at, const char *name, ts_tid x, int dim, int n, const ts_interval *interval) {
+ts_tid ts_build_take(ts_site at, const char *name, ts_tid x, int dim, int n, const ts_interval *interval,
+                     const int64_t *cuts) {
   int64_t extent = at.graph->tensor[x].shape.d[dim];
-  return build_node(at, TS_OP_TAKE, name, INPUTS(x), (ts_attr){.take = {dim, extent, n, interval}});
+  return build_node(at, TS_OP_TAKE, name, INPUTS(x), (ts_attr){.take = {dim, extent, n, interval, cuts}});
 }
 
 ts_tid ts_build_place(ts_site at, const char *name, ts_tid x, int dim, int64_t extent, int n,
-                      const ts_interval *interval) {
-  return build_node(at, TS_OP_PLACE, name, INPUTS(x), (ts_attr){.take = {dim, extent, n, interval}});
+                      const ts_interval *interval, const int64_t *cuts) {
+  return build_node(at, TS_OP_PLACE, name, INPUTS(x), (ts_attr){.take = {dim, extent, n, interval, cuts}});
 }
 
 ts_tid ts_build_matmul(ts_site at, const char *name, ts_tid a, ts_tid b, ts_tid bias, bool transpose_a,

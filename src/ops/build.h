@@ -30,10 +30,11 @@ ts_tid ts_build_split(ts_site at, const char *name, ts_tid x, int64_t groups, in
 ts_tid ts_build_concat(ts_site at, const char *name, int64_t groups, int n, const ts_tid *x);
 
 /** Some indices along a dimension, and back into \a extent of them, zeros elsewhere: TAKE and PLACE.  Intervals are
- * copied. Not collective. */
-ts_tid ts_build_take(ts_site at, const char *name, ts_tid x, int dim, int n, const ts_interval *interval);
+ * copied; cuts are borrowed, NULL where nothing is said of other ranks (ts_attr.take). Not collective. */
+ts_tid ts_build_take(ts_site at, const char *name, ts_tid x, int dim, int n, const ts_interval *interval,
+                     const int64_t *cuts);
 ts_tid ts_build_place(ts_site at, const char *name, ts_tid x, int dim, int64_t extent, int n,
-                      const ts_interval *interval);
+                      const ts_interval *interval, const int64_t *cuts);
 
 /** Products; \a bias may be TS_NONE. Not collective. */
 ts_tid ts_build_matmul(ts_site at, const char *name, ts_tid a, ts_tid b, ts_tid bias, bool transpose_a,

@@ -52,7 +52,7 @@ static ts_tid take_part_of(const crosser *c, ts_site at, ts_tid x) {
   int64_t count = ts_tensor_count(at.graph, x), each = count / c->ranks;
   const ts_interval own = {c->rank * each, each};
   char *flat = ts_format("%s.flat", at.graph->tensor[x].name), *part = ts_format("%s.part", at.graph->tensor[x].name);
-  ts_tid y = ts_build_take(at, part, ts_build_view(at, flat, x, 0, TS_SHAPE(count)), 0, 1, &own);
+  ts_tid y = ts_build_take(at, part, ts_build_view(at, flat, x, 0, TS_SHAPE(count)), 0, 1, &own, NULL);
   ts_free(flat);
   ts_free(part);
   return y;

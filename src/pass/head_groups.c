@@ -94,7 +94,7 @@ static ts_site site_of(const grouper *w, const ts_node *node) {
 
 static ts_tid take(grouper *w, ts_site at, ts_tid t, int dim, ts_interval part, const char *suffix) {
   char *name = ts_format("%s.%s", w->from->tensor[t].name, suffix);
-  ts_tid y = ts_build_take(at, name, make_whole_of(w, t), dim, 1, &part);
+  ts_tid y = ts_build_take(at, name, make_whole_of(w, t), dim, 1, &part, NULL);
   ts_free(name);
   return y;
 }

@@ -30,6 +30,8 @@ const ts_pass ts_passes[] = {
      "attention on the tokens of all ranks, and the messages around it"},
     {"crossing", ts_pass_crossing, TS_FACT_EXCHANGED, TS_FACT_EXCHANGED, TS_FACT_LAYOUT, false,
      "of what crosses alike on all ranks along tp, a part each"},
+    {"placed", ts_pass_placed, TS_FACT_EXCHANGED, TS_FACT_EXCHANGED, TS_FACT_LAYOUT, false,
+     "what each rank along tp has a place of its own in is gathered, not summed"},
     {"zero", ts_pass_zero, TS_FACT_EXCHANGED, TS_FACT_LAYOUT, TS_FACT_FUSED, false,
      "flat storage, gathers, reductions, the optimizer"},
     {"fuse", ts_pass_fuse, TS_FACT_LAYOUT, TS_FACT_FUSED, TS_FACT_SCHEDULE, false,

@@ -13,6 +13,8 @@
  *   a bias of such a sum, of experts that are cut          scale            by 1 on the first rank, by 0 on others
  *   columns of the rows of a norm                          all_reduce of the rows' sums of squares
  *
+ * A sum of what each rank has placed in rows of its own is gathered in the end (placed.c).
+ *
  * The gradient of what is whole is so complete, and the same, on every rank. */
 #include "pass/shard.h"
 
@@ -53,6 +55,19 @@ static ts_interval own_rows(const writer *w) {
   return ts_dealing_of_rank(w->sharding->dealing, w->sharding->rows, w->rank);
 }
 
+/* Which rows of all tokens each rank has, for the table. */
+static void note_rows(writer *w) {
+  const ts_sharding *s = w->sharding;
+  if (s->rows.size > 0) {
+    int64_t *cuts = ts_malloc((size_t) (w->ranks + 1) * sizeof *cuts);
+    for (int r = 0; r < w->ranks; ++r) {
+      cuts[r] = ts_dealing_of_rank(s->dealing, s->rows, r).begin;
+    }
+    cuts[w->ranks] = s->batch * s->length;
+    w->shards->rows = cuts;
+  }
+}
+
 /* Elements of a row of t. */
 static int64_t token_elements(const writer *w, ts_tid t) {
   return ts_tensor_count(w->rewrite.from, t) / (w->sharding->batch * w->sharding->length);
@@ -68,38 +83,28 @@ static ts_shape rows_shape(const writer *w, ts_tid t, int64_t rows) {
 
 /* Where the rows of each rank begin in t. */
 static const int64_t *token_cuts(const writer *w, ts_tid t) {
-  ts_shards *shards = w->shards;
-  int64_t each = token_elements(w, t);
-  int64_t first_end = ts_dealing_of_rank(w->sharding->dealing, w->sharding->rows, 0).length * each;
-  for (int i = 0; i < shards->n_cuts; ++i) {
-    if (shards->cuts[i][w->ranks] == ts_tensor_count(w->rewrite.from, t) && shards->cuts[i][1] == first_end) {
-      return shards->cuts[i];
-    }
-  }
-  int64_t *cuts = ts_malloc((size_t) (w->ranks + 1) * sizeof *cuts);
-  for (int r = 0; r < w->ranks; ++r) {
-    cuts[r] = ts_dealing_of_rank(w->sharding->dealing, w->sharding->rows, r).begin * each;
-  }
-  cuts[w->ranks] = ts_tensor_count(w->rewrite.from, t);
-  TS_GROW(shards->cuts, shards->n_cuts, shards->cuts_capacity);
-  return shards->cuts[shards->n_cuts++] = cuts;
+  return ts_shards_scaled_cuts(w->shards, w->shards->rows, w->ranks, token_elements(w, t));
 }
 
-/* All rows of t, where each rank has its own; the gradient is reduced and scattered. */
-static ts_tid gather_tokens(writer *w, ts_site at, ts_tid t, ts_tid x) {
-  const char *of = w->rewrite.from->tensor[t].name;
-  const int64_t *cuts = token_cuts(w, t), none = 0;
+ts_tid ts_shard_gather(ts_site at, const char *of, int ranks, const int64_t *cuts, ts_tid x, ts_shape whole) {
+  const int64_t none = 0;
   char *name = ts_format("%s.gather", of), *padded = ts_format("%s.padded", of), *shaped = ts_format("%s.whole", of);
   if (ts_tensor_count(at.graph, x) < cuts[1]) {
     x = ts_build_pack(at, padded, 1, &x, &none, cuts[1]);
   }
   ts_piece piece = {.input = 0, .cuts = cuts, .begin = 0, .end = cuts[1]};
-  ts_tid y = ts_build_all_gather(at, name, TS_AXES(TS_AXIS_TP), w->ranks, 1, &x, NULL, 1, &piece);
-  y = ts_build_view(at, shaped, y, 0, w->rewrite.from->tensor[t].shape);
+  ts_tid y = ts_build_all_gather(at, name, TS_AXES(TS_AXIS_TP), ranks, 1, &x, NULL, 1, &piece);
+  y = ts_build_view(at, shaped, y, 0, whole);
   ts_free(name);
   ts_free(padded);
   ts_free(shaped);
   return y;
+}
+
+/* All rows of t, where each rank has its own; the gradient is reduced and scattered. */
+static ts_tid gather_tokens(writer *w, ts_site at, ts_tid t, ts_tid x) {
+  const ts_tensor *whole = &w->rewrite.from->tensor[t];
+  return ts_shard_gather(at, whole->name, w->ranks, token_cuts(w, t), x, whole->shape);
 }
 
 /* This rank's rows of the sum of all ranks' x. */
@@ -130,7 +135,7 @@ static ts_tid take_parts(writer *w, ts_site at, ts_tid t) {
   }
   leaf.shape.d[spread->dim] = begin;
   char *name = ts_format("%s.parts", leaf.name);
-  ts_tid y = ts_build_take(at, name, ts_graph_add_leaf(w->rewrite.to, &leaf), spread->dim, n, used);
+  ts_tid y = ts_build_take(at, name, ts_graph_add_leaf(w->rewrite.to, &leaf), spread->dim, n, used, NULL);
   ts_free(name);
   return y;
 }
@@ -167,7 +172,7 @@ static ts_tid make_whole(writer *w, ts_site at, ts_tid t, ts_tid x, const ts_spr
   char *name = ts_format("%s.place", tensor->name), *shaped = ts_format("%s.whole", tensor->name);
   int n = spread->rows ? 1 : intervals_of(w, spread, part), dim = spread->rows ? 1 : spread->dim;
   int64_t extent = spread->rows ? w->sharding->batch * w->sharding->length : tensor->shape.d[dim];
-  ts_tid placed = ts_build_place(at, name, x, dim, extent, n, part);
+  ts_tid placed = ts_build_place(at, name, x, dim, extent, n, part, spread->rows ? w->shards->rows : NULL);
   ts_tid y = ts_build_view(at, shaped, make_sum(w, at, tensor->name, placed), 0, tensor->shape);
   ts_free(name);
   ts_free(shaped);
@@ -197,7 +202,7 @@ static ts_tid take_part(writer *w, ts_site at, ts_tid t, ts_tid x, const ts_spre
   ts_interval part[TS_MOST_RUNS];
   int n = intervals_of(w, spread, part);
   char *name = ts_format("%s.take", w->rewrite.from->tensor[t].name);
-  ts_tid y = ts_build_take(at, name, x, spread->dim, n, part);
+  ts_tid y = ts_build_take(at, name, x, spread->dim, n, part, NULL);
   ts_free(name);
   return y;
 }
@@ -211,7 +216,7 @@ static ts_tid take_rows(writer *w, ts_site at, ts_tid t, ts_tid x) {
     y = ts_build_view(at, name, x, rows.begin * token_elements(w, t), rows_shape(w, t, rows.length));
   } else {
     y = ts_build_view(at, flat, x, 0, rows_shape(w, t, w->sharding->batch * w->sharding->length));
-    y = ts_build_take(at, name, y, 1, 1, &rows);
+    y = ts_build_take(at, name, y, 1, 1, &rows, w->shards->rows);
   }
   ts_free(name);
   ts_free(flat);
@@ -402,6 +407,7 @@ void ts_pass_shard(ts_graph **graph, ts_pass_context *context) {
               .shared = ts_ids_none((*graph)->n_tensors),
               .complete = ts_ids_none((*graph)->n_tensors)};
   w.shards->ranks = w.ranks;
+  note_rows(&w);
   for (ts_nid n = 0; n < (*graph)->n_nodes; ++n) {
     write_node(&w, n);
   }

@@ -48,8 +48,10 @@ typedef struct ts_shards {
   int ranks;           /**< Along tp. */
   bool loads_by_rows;  /**< Each rank has the loads (ROUTE_LOADS) of its own tokens. */
   bool loss_by_rows;   /**< Each rank has the loss of its own tokens; else all have the loss of all. */
-  int64_t **cuts;      /**< Owned: of collectives over tp, ranks + 1 cut points each. */
-  int n_cuts, cuts_capacity;
+  int64_t *rows;  /**< Owned: where the rows of tokens of each rank begin, [ranks + 1]; NULL: they are not dealt. */
+  int64_t **cuts; /**< Owned: of collectives over tp or ep, of each their number of ranks and one cut point more. */
+  int *cut_ranks; /**< Owned: that number. */
+  int n_cuts, cuts_capacity, cut_ranks_capacity;
   char **alike; /**< Owned, by name: the values that all ranks have, complete, and so their gradients. */
   int n_alike, alike_capacity;
 } ts_shards;
@@ -71,6 +73,15 @@ bool ts_shards_are_alike(const ts_shards *shards, const char *name);
 
 /** Cut points of equal shards of \a each elements of \a ranks ranks, the table's. Not collective. */
 const int64_t *ts_shards_equal_cuts(ts_shards *shards, int ranks, int64_t each);
+
+/** Cut points times \a each, for \a ranks ranks, the table's. Not collective. */
+const int64_t *ts_shards_scaled_cuts(ts_shards *shards, const int64_t *cuts, int ranks, int64_t each);
+
+/** What all ranks along tp have of a tensor of shape \a whole, one after another; x: what this one has, of as many
+ * elements as the first rank's, or fewer. Not collective.
+ * \param [in] of    Names begin with it.
+ * \param [in] cuts  Elements where each rank's begin: kept as long as the graph. */
+ts_tid ts_shard_gather(ts_site at, const char *of, int ranks, const int64_t *cuts, ts_tid x, ts_shape whole);
 
 /** The first of so many experts that each of \a ranks ranks along ep has, and their number, the table's.
  * Not collective. */

@@ -63,6 +63,8 @@ bool ts_shards_are_alike(const ts_shards *shards, const char *name) {
 /* Zeros, to be filled in; the table's. */
 static int64_t *add_cuts(ts_shards *shards, int ranks) {
   TS_GROW(shards->cuts, shards->n_cuts, shards->cuts_capacity);
+  TS_GROW(shards->cut_ranks, shards->n_cuts, shards->cut_ranks_capacity);
+  shards->cut_ranks[shards->n_cuts] = ranks;
   return shards->cuts[shards->n_cuts++] = ts_calloc((size_t) (ranks + 1), sizeof(int64_t));
 }
 
@@ -72,6 +74,23 @@ const int64_t *ts_shards_equal_cuts(ts_shards *shards, int ranks, int64_t each) 
     cuts[r] = r * each;
   }
   return cuts;
+}
+
+const int64_t *ts_shards_scaled_cuts(ts_shards *shards, const int64_t *cuts, int ranks, int64_t each) {
+  for (int i = 0; i < shards->n_cuts; ++i) { /* many tensors have the same */
+    bool same = shards->cut_ranks[i] == ranks;
+    for (int r = 0; same && r <= ranks; ++r) {
+      same = shards->cuts[i][r] == cuts[r] * each;
+    }
+    if (same) {
+      return shards->cuts[i];
+    }
+  }
+  int64_t *scaled = add_cuts(shards, ranks);
+  for (int r = 0; r <= ranks; ++r) {
+    scaled[r] = cuts[r] * each;
+  }
+  return scaled;
 }
 
 const int64_t *ts_shards_expert_cuts(ts_shards *shards, int ranks, int64_t experts) {
@@ -101,6 +120,8 @@ void ts_shards_destroy(ts_shards **shards) {
     ts_free(s->cuts[i]);
   }
   ts_free(s->cuts);
+  ts_free(s->cut_ranks);
+  ts_free(s->rows);
   ts_free(s);
   *shards = NULL;
 }

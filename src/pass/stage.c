@@ -259,7 +259,7 @@ static ts_tid own_memory(ts_site at, ts_tid t) {
   }
   const ts_interval all = {0, at.graph->tensor[t].shape.d[0]};
   char *name = ts_format("%s.passed", at.graph->tensor[t].name);
-  ts_tid copy = ts_build_take(at, name, t, 0, 1, &all);
+  ts_tid copy = ts_build_take(at, name, t, 0, 1, &all, NULL);
   ts_free(name);
   return copy;
 }
