@@ -5,12 +5,13 @@ static ts_shape with_columns(ts_shape shape, int64_t columns) {
   return shape;
 }
 
-/* The variants after the usual shapes: groups of parts of odd sizes, and of heads that are whole vectors on a GPU. */
-enum { GROUPS = 5, PARTS = 3 };
-static int64_t part_size[][PARTS] = {{3, 1, 18}, {3, 1, 18}, {8, 16, 64}};
+/* The variants after the usual shapes: groups of parts of odd sizes, and of heads that are whole vectors on a GPU; and
+ * one row, so long that several threads move it. */
+enum { GROUPS = 5, PARTS = 3, LONG = OPS_SHAPES + 2 };
+static int64_t part_size[][PARTS] = {{3, 1, 18}, {3, 1, 18}, {8, 16, 64}, {70001, 3, 80007}};
 
 static int64_t groups_of(int variant) {
-  return variant < OPS_SHAPES ? 1 : GROUPS;
+  return variant < OPS_SHAPES || variant == LONG ? 1 : GROUPS;
 }
 
 static int64_t *parts_of(int variant) {
@@ -19,7 +20,8 @@ static int64_t *parts_of(int variant) {
 
 /* The usual shape of a variant with so many columns in each group. */
 static ts_shape grouped(int variant, int64_t columns) {
-  return with_columns(ops_shape(variant < OPS_SHAPES ? variant : 1), groups_of(variant) * columns);
+  ts_shape usual = ops_shape(variant < OPS_SHAPES ? variant : 1);
+  return with_columns(variant == LONG ? TS_SHAPE(1, 1) : usual, groups_of(variant) * columns);
 }
 
 static void build_split(run_case *c, int variant, ts_dtype dtype) {
@@ -46,7 +48,7 @@ static void split(run_case *c) {
 }
 
 /* Three pieces, and (the last variant) two fp64 vectors: the records of a step. */
-enum { CONCAT_VARIANTS = OPS_SHAPES + 3 };
+enum { CONCAT_VARIANTS = LONG + 2 };
 
 static void build_concat(run_case *c, int variant, ts_dtype dtype) {
   if (variant == CONCAT_VARIANTS - 1) {
@@ -301,7 +303,7 @@ static void pick_dx(run_case *c) {
 /* What is only moved is exact; a mean adds 80 rows in a chain.  A row of the embedding's gradient adds up to
  * 16600 / 32 numbers one by one: rounding errors of random sign grow to about sqrt (519) = 23. */
 const op_row ops_lookup[] = {
-    {TS_OP_SPLIT, OPS_SHAPES + 2, build_split, split, 0},
+    {TS_OP_SPLIT, LONG + 1, build_split, split, 0},
     {TS_OP_CONCAT, CONCAT_VARIANTS, build_concat, concat, 0},
     {TS_OP_TAKE, TAKE_TYPES *TAKES, build_take, take, 0},
     {TS_OP_PLACE, TAKES, build_take, place, 0},

@@ -4,39 +4,61 @@
 
 #include "base/status.h"
 
-/* Bytes of a row of a tensor. */
-static size_t row_bytes(const ts_tensor *tensor) {
-  return (size_t) tensor->shape.d[tensor->shape.n - 1] * ts_dtype_size(tensor->dtype);
+/* Rows of several tensors, which lie side by side in one. */
+typedef struct beside {
+  const ts_kernel_call *call;
+  bool joins; /* the parts are read, the whole is written */
+  int n;
+  int64_t rows, groups;
+} beside;
+
+static const ts_tensor *part_of(const beside *b, int i) {
+  return b->joins ? ts_call_in(b->call, i) : ts_call_out(b->call, i);
 }
 
-/* Groups of a row are rows of a tensor that is as many times longer and narrower. */
+/* Bytes of a row: of groups there are as many as of rows of a tensor that is so much longer and narrower. */
+static int64_t row_bytes(const ts_tensor *tensor, int64_t groups) {
+  return tensor->shape.d[tensor->shape.n - 1] * (int64_t) ts_dtype_size(tensor->dtype) / groups;
+}
+
+/* Bytes [first, last) of row `row` of the whole. */
+static void move_row(const beside *b, int64_t whole, int64_t row, int64_t first, int64_t last) {
+  int64_t begin = 0;
+  for (int i = 0; i < b->n && begin < last; ++i) {
+    int64_t bytes = row_bytes(part_of(b, i), b->groups), end = begin + bytes;
+    int64_t from = begin > first ? begin : first, to = end < last ? end : last;
+    if (from < to) {
+      int64_t in_part = row * bytes + from - begin, in_whole = row * whole + from;
+      const void *x = b->joins ? b->call->in[i] : b->call->in[0];
+      void *y = b->joins ? b->call->out[0] : b->call->out[i];
+      memcpy((char *) y + (b->joins ? in_whole : in_part), (const char *) x + (b->joins ? in_part : in_whole),
+             (size_t) (to - from));
+    }
+    begin = end;
+  }
+}
+
+/* Few long rows are moved in pieces. */
+static void move_beside(const beside *b) {
+  enum { PIECE = 1 << 18 };
+  int64_t whole = row_bytes(b->joins ? ts_call_out(b->call, 0) : ts_call_in(b->call, 0), b->groups);
+  int64_t pieces = whole > PIECE ? ts_pieces(whole, PIECE) : 1, all = b->rows * pieces;
+#pragma omp parallel for num_threads(ts_call_threads(b->call, all)) schedule(static)
+  for (int64_t k = 0; k < all; ++k) {
+    int64_t first = pieces > 1 ? k % pieces * PIECE : 0, last = pieces > 1 ? ts_min(first + PIECE, whole) : whole;
+    move_row(b, whole, k / pieces, first, last);
+  }
+}
+
 static void split_run(const ts_kernel_call *call) {
   int64_t groups = call->node->attr.split.groups, rows = ts_shape_rows(&ts_call_in(call, 0)->shape) * groups;
-  size_t whole = row_bytes(ts_call_in(call, 0)) / (size_t) groups;
-#pragma omp parallel for num_threads(ts_call_threads(call, rows)) schedule(static)
-  for (int64_t row = 0; row < rows; ++row) {
-    const char *from = (const char *) call->in[0] + (size_t) row * whole;
-    for (int i = 0; i < call->node->n_out; ++i) {
-      size_t bytes = row_bytes(ts_call_out(call, i)) / (size_t) groups;
-      memcpy((char *) call->out[i] + (size_t) row * bytes, from, bytes);
-      from += bytes;
-    }
-  }
+  move_beside(&(beside){call, false, call->node->n_out, rows, groups});
 }
 TS_CPU_KERNEL(split) = {.run = split_run};
 
 static void concat_run(const ts_kernel_call *call) {
   int64_t groups = call->node->attr.concat.groups, rows = ts_shape_rows(&ts_call_out(call, 0)->shape) * groups;
-  size_t whole = row_bytes(ts_call_out(call, 0)) / (size_t) groups;
-#pragma omp parallel for num_threads(ts_call_threads(call, rows)) schedule(static)
-  for (int64_t row = 0; row < rows; ++row) {
-    char *to = (char *) call->out[0] + (size_t) row * whole;
-    for (int i = 0; i < call->node->n_in; ++i) {
-      size_t bytes = row_bytes(ts_call_in(call, i)) / (size_t) groups;
-      memcpy(to, (const char *) call->in[i] + (size_t) row * bytes, bytes);
-      to += bytes;
-    }
-  }
+  move_beside(&(beside){call, true, call->node->n_in, rows, groups});
 }
 TS_CPU_KERNEL(concat) = {.run = concat_run};
 
@@ -105,7 +127,7 @@ TS_INLINE int64_t row_of(const ts_kernel_call *call, int32_t id, int64_t rows) {
 }
 
 static void embedding_run(const ts_kernel_call *call) {
-  size_t bytes = row_bytes(ts_call_in(call, 0));
+  size_t bytes = (size_t) row_bytes(ts_call_in(call, 0), 1);
   const int32_t *id = call->in[1];
   int64_t tokens = ts_shape_count(&ts_call_in(call, 1)->shape), rows = ts_call_in(call, 0)->shape.d[0];
 #pragma omp parallel for num_threads(ts_call_threads(call, tokens)) schedule(static)
