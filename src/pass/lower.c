@@ -24,6 +24,7 @@ typedef struct lowering {
   int newest;    /* event of COMPUTE since which nothing was launched, -1: none */
   int last;      /* event of COMM's last collective in this range, -1: it was waited for */
   int outside;   /* event of COMM's last collective outside of ranges, -1: it was waited for */
+  int joined;    /* the last of these events that was waited for, with all before it */
   bool open;     /* a range */
   bool sends;    /* something that leaves when it is queued */
 } lowering;
@@ -78,6 +79,7 @@ static void wait_outside(lowering *l, const ts_graph *graph, int event) {
   close_range(l, graph);
   emit_command(l, TS_LOWERED_WAIT, TS_QUEUE_COMPUTE, TS_NONE, event);
   l->outside = event == l->outside ? -1 : l->outside;
+  l->joined = event;
 }
 
 /* Computation goes on beside it, in ranges of its own; with the next collective of a range these would be two at a
@@ -122,9 +124,9 @@ static void lower_message(lowering *l, const ts_graph *graph, ts_nid node) {
 static void lower_wait(lowering *l, const ts_graph *graph, ts_nid node) {
   int event = l->event_of[node];
   l->event_of[node] = -1;
-  if (event >= 0 && reads_counts(&graph->node[node])) {
+  if (event > l->joined && reads_counts(&graph->node[node])) {
     wait_outside(l, graph, event);
-  } else if (event >= 0) {
+  } else if (event >= 0 && !reads_counts(&graph->node[node])) {
     wait_for_collective(l, event);
   }
 }
@@ -152,7 +154,12 @@ static void lower_instruction(lowering *l, const ts_graph *graph, const ts_instr
 ts_lowered *ts_lower(const ts_graph *graph, const ts_schedule *schedule, unsigned segments, int chunk) {
   ts_lowered *to = ts_calloc(1, sizeof *to);
   size_t nodes = (size_t) graph->n_nodes + 1;
-  lowering l = {.to = to, .event_of = ts_malloc(nodes * sizeof *l.event_of), .newest = -1, .last = -1, .outside = -1};
+  lowering l = {.to = to,
+                .event_of = ts_malloc(nodes * sizeof *l.event_of),
+                .newest = -1,
+                .last = -1,
+                .outside = -1,
+                .joined = -1};
   memset(l.event_of, -1, nodes * sizeof *l.event_of);
   to->segments = segments;
   emit_command(&l, TS_LOWERED_COPY_IN, TS_QUEUE_COMPUTE, TS_NONE, -1);
