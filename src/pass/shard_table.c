@@ -127,7 +127,7 @@ void ts_shards_destroy(ts_shards **shards) {
 }
 
 const ts_shard *ts_shards_find(const ts_shards *shards, const char *name) {
-  if (shards == NULL) {
+  if (shards == NULL || shards->n == 0) {
     return NULL;
   }
   ts_shard key = {.name = (char *) name};
