@@ -292,7 +292,9 @@ static void take_pieces(reading *r, const ts_checkpoint *c, ts_saved_parameter *
   p->piece = ts_calloc((size_t) n, sizeof *p->piece);
   for (int64_t at = from->taken; r->ok && p->n_pieces < n; ++at) {
     int64_t rows = from->rows != NULL ? from->rows[at] : ts_saved_rows(p);
-    if (end == extent) {
+    expect(r, from->rows != NULL || end < extent, "/layout/piece_length",
+           "has an empty piece or one beyond its parameter");
+    if (r->ok && end == extent) {
       row += p->piece[p->n_pieces - 1].rows;
       end = 0;
     }

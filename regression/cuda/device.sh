@@ -78,6 +78,16 @@ test_experts() {
   ok "whatever the order of execution, recorded or not, the same bits" same experts experts_plain
 }
 
+# Ranks along tp have parts of each expert, with biases.
+test_cut_experts() {
+  cut="--set moe={num_experts=3;k=2;drop_tokens=false;enable_expert_tensor_parallelism=true;} --set run.steps=3"
+  # shellcheck disable=SC2086
+  run "$cpu" train deck.cfg --set run.directory=cut_cpu --set run.device=cpu $cut
+  # shellcheck disable=SC2086
+  train 2 cut $cut --set tensor_parallel.autotp_size=2 --set zero_optimization.stage=3
+  ok "experts that ranks share: the losses of one on the processors" both clean 'close cut cut_cpu 1e-5'
+}
+
 # ---- going on ----
 
 test_resume() {
@@ -218,6 +228,7 @@ for part in $parts; do
       test_ranks
       test_shared_model
       test_experts
+      test_cut_experts
       test_timeline
       ;;
     rest)

@@ -113,12 +113,6 @@ static const bad_deck decks[] = {
      "bad.cfg:5: expert_parallel.expert_tensor_parallel_size: 2; accepted: 1, or tensor_parallel.autotp_size (4)"},
     {TS_CHECK_EXPERTS, NULL,
      "moe = { num_experts = 4; enable_expert_tensor_parallelism = true; };\n"
-     "expert_parallel = { expert_tensor_parallel_size = 1; };\n",
-     "tensor_parallel.autotp_size=4",
-     "bad.cfg:5: expert_parallel.expert_tensor_parallel_size: 1; accepted: tensor_parallel.autotp_size (4), as "
-     "moe.enable"},
-    {TS_CHECK_EXPERTS, NULL,
-     "moe = { num_experts = 4; enable_expert_tensor_parallelism = true; };\n"
      "tensor_parallel = { autotp_size = 2; };\n",
      "optimizer.type=Muon",
      "expert_parallel.expert_tensor_parallel_size: 2: Muon wants the matrices of experts whole; accepted: 1"},

@@ -470,6 +470,24 @@ static void break_rows_cast(ts_graph *g) {
   activate_rows(g, rows, TS_NONE);
 }
 
+/* Of others in the sum. */
+static void break_rows_added(ts_graph *g) {
+  ts_tid first, other, rows = bring_rows(g, "rows", "", &first), others = bring_rows(g, "others", "", &other);
+  activate_rows(g, ts_build_add(ts_graph_site(g), "sum", rows, others), first);
+}
+
+/* The second of a sum alone. */
+static void break_rows_second(ts_graph *g) {
+  ts_tid first, rows = bring_rows(g, "rows", "", &first);
+  ts_tid whole = ts_graph_leaf(g, "whole", TS_ROLE_INPUT, TS_F32, g->tensor[rows].shape, -1);
+  activate_rows(g, ts_build_add(ts_graph_site(g), "sum", whole, rows), TS_NONE);
+}
+
+static void break_rows_marked(ts_graph *g) {
+  ts_tid first;
+  ts_graph_mark(g, "rows", bring_rows(g, "rows", "", &first));
+}
+
 /* With the extent it is good, of a copy too. */
 static void test_rows(void) {
   ts_graph *g = make();
@@ -514,6 +532,9 @@ static const breakage breakages[] = {
     {"rows", "rows that may not be there", break_rows, true},
     {"rows", "rows of which others say how many are there", break_rows_of_others, true},
     {"rows", "such rows in another type", break_rows_cast, true},
+    {"rows", "a sum of rows of which different ones are there", break_rows_added, true},
+    {"rows", "such rows added to others", break_rows_second, true},
+    {"rows", "such rows that the host reads", break_rows_marked, true},
     {"names", "two leaves of one name", break_names, true},
 };
 

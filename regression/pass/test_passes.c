@@ -93,14 +93,15 @@ static bool is_forward(const ts_node *node) {
 static void test_list(void) {
   passed p = run(TINY_LLAMA, NULL, NULL, TS_MODEL_TRAIN, NULL);
   tap_ok(strcmp(p.seen.text, "precision autocast shard experts heads tile balance stage autodiff loss_scale recompute "
-                             "exchange crossing zero "
+                             "exchange crossing placed zero "
                              "fuse epilogue qkv schedule "
                              "memory ") == 0,
          "training runs every pass");
   end(&p);
   p = run(TINY_LLAMA, NULL, NULL, TS_MODEL_LOSS, NULL);
-  tap_ok(strcmp(p.seen.text, "precision autocast shard experts heads tile stage exchange crossing zero fuse epilogue "
-                             "qkv schedule memory ") == 0,
+  tap_ok(strcmp(p.seen.text,
+                "precision autocast shard experts heads tile stage exchange crossing placed zero fuse epilogue "
+                "qkv schedule memory ") == 0,
          "a loss runs those without gradients");
   end(&p);
   p = run(TINY_LLAMA, NULL, NULL, TS_MODEL_TRAIN, "autodiff");

@@ -61,6 +61,12 @@ test_resume() {
   # shellcheck disable=SC2086
   resume one 2x1 $other_grid "from one rank on tp 2 that cuts experts" $cut --set train_micro_batch_size_per_gpu=4
   hdf5 "virtual datasets show experts whole" h5diff -d 1e-4 shared/step_00000008/model.h5 one/step_00000008/model.h5 /parameter
+  # shellcheck disable=SC2086
+  train 4x2 cast mixtral $cut --set torch_autocast.enabled=true
+  train 4x2 cast_whole mixtral --set torch_autocast.enabled=true --set tensor_parallel.autotp_size=2 \
+    --set train_micro_batch_size_per_gpu=2
+  # Rounded to bf16, 2^-9, in other places.
+  ok "experts cut by tp, under autocast" "$tessera" compare cast cast_whole --tolerance 2e-2
   train 4x2 low mixtral --set bf16.enabled=true
   resume low 4x2 0 "in bf16, at stage 2" --set bf16.enabled=true --set zero_optimization.stage=2
 }

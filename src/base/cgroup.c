@@ -30,7 +30,7 @@ static const hierarchy second = {"/sys/fs/cgroup", "memory.max", "memory.current
 #define LEAST_UNLIMITED ((int64_t) 1 << 60)
 
 /* The number in a file, or behind a word at the beginning of one of its lines; -1: there is none. */
-static int64_t read_number(const char *directory, const char *file, const char *word) {
+static int64_t number_in(const char *directory, const char *file, const char *word) {
   char *path = ts_format("%s/%s", directory, file), line[256], *end;
   FILE *in = fopen(path, "r");
   int64_t number = -1;
@@ -54,13 +54,13 @@ typedef struct list {
 } list;
 
 /* A group, where it is mounted here and has a limit. */
-static void add_group(list *l, const hierarchy *h, const char *path) {
+static void add_limited(list *l, const hierarchy *h, const char *path) {
   char *directory = ts_format("%s%s%s", root, h->mount, path);
-  int64_t limit = read_number(directory, h->limit, NULL), usage = read_number(directory, h->usage, NULL);
+  int64_t limit = number_in(directory, h->limit, NULL), usage = number_in(directory, h->usage, NULL);
   if (limit >= 0 && limit < LEAST_UNLIMITED && usage >= 0) {
     int64_t left = limit - usage;
     for (int i = 0; i < 2; ++i) {
-      int64_t bytes = read_number(directory, "memory.stat", h->files[i]);
+      int64_t bytes = number_in(directory, "memory.stat", h->files[i]);
       left += bytes > 0 && bytes <= usage ? bytes : 0;
     }
     TS_GROW(l->group, l->n, l->capacity);
@@ -74,10 +74,10 @@ static void add_group(list *l, const hierarchy *h, const char *path) {
 }
 
 /* The group and all that it is in.  In a container the innermost of these are mounted under other names, or not. */
-static void add_groups(list *l, const hierarchy *h, char *path) {
+static void add_limited_above(list *l, const hierarchy *h, char *path) {
   for (char *end = path + strlen(path); end != NULL; end = strrchr(path, '/')) {
     *end = 0;
-    add_group(l, h, path);
+    add_limited(l, h, path);
   }
 }
 
@@ -103,9 +103,9 @@ static void add_line(list *l, char *line) {
     *path = 0; /* below its mount */
   }
   if (strcmp(controllers, ":") == 0) {
-    add_groups(l, &second, path);
+    add_limited_above(l, &second, path);
   } else if (lists_memory(controllers + 1)) {
-    add_groups(l, &first, path);
+    add_limited_above(l, &first, path);
   }
 }
 

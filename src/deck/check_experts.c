@@ -45,11 +45,11 @@ static void check_expert_ranks(ts_reader *reader, int64_t experts) {
 static void check_cut_experts(ts_reader *reader) {
   const ts_deck *d = reader->deck;
   int64_t ranks = d->expert_parallel.expert_tensor_parallel_size, all = d->tensor_parallel.autotp_size;
-  if (ranks != all && (ranks != 1 || d->moe.enable_expert_tensor_parallelism)) {
+  if (ranks != 1 && ranks != all) {
     ts_reader_report(reader, TS_CHECK_EXPERTS, "expert_parallel.expert_tensor_parallel_size",
-                     "%lld; accepted: %stensor_parallel.autotp_size (%lld)%s", (long long) ranks,
-                     d->moe.enable_expert_tensor_parallelism ? "" : "1, or ", (long long) all,
-                     d->moe.enable_expert_tensor_parallelism ? ", as moe.enable_expert_tensor_parallelism says" : "");
+                     all > 1 ? "%lld; accepted: 1, or tensor_parallel.autotp_size (%lld)"
+                             : "%lld; accepted: 1, as tensor_parallel.autotp_size is %lld",
+                     (long long) ranks, (long long) all);
   } else if (ranks > 1 && strcmp(d->optimizer.type, "Muon") == 0) {
     ts_reader_report(reader, TS_CHECK_EXPERTS, "expert_parallel.expert_tensor_parallel_size",
                      "%lld: Muon wants the matrices of experts whole; accepted: 1", (long long) ranks);

@@ -51,10 +51,6 @@ static void resolve_experts(ts_reader *reader) {
     }
     *ranks = 1;
   }
-  if (reader->deck->moe.enable_expert_tensor_parallelism &&
-      !given(reader, "expert_parallel.expert_tensor_parallel_size")) {
-    reader->deck->expert_parallel.expert_tensor_parallel_size = reader->deck->tensor_parallel.autotp_size;
-  }
 }
 
 static void resolve_precision(ts_reader *reader) {
@@ -171,9 +167,26 @@ bool ts_deck_spec_applies(const ts_deck *deck, const ts_deck_tp_spec *spec) {
 }
 
 /* A grid axis of 0 is one of 1; a matrix is cut along the dimension of its type. */
+/* A deck that was saved has both keys. */
+static void resolve_cut_experts(ts_reader *reader) {
+  int64_t *size = &reader->deck->expert_parallel.expert_tensor_parallel_size;
+  int64_t all = reader->deck->tensor_parallel.autotp_size;
+  if (reader->deck->moe.enable_expert_tensor_parallelism) {
+    if (given(reader, "expert_parallel.expert_tensor_parallel_size") && *size != all) {
+      ts_reader_note(
+          reader,
+          "expert_parallel.expert_tensor_parallel_size: no effect: it is tensor_parallel.autotp_size, %lld, by "
+          "moe.enable_expert_tensor_parallelism",
+          (long long) all);
+    }
+    *size = all;
+  }
+}
+
 static void resolve_tensor_parallel(ts_reader *reader) {
   ts_deck_tensor_parallel *tp = &reader->deck->tensor_parallel;
   default_int(&tp->autotp_size, 1);
+  resolve_cut_experts(reader);
   default_int(&reader->deck->pipeline.stages, 1);
   for (int i = 0; i < tp->partition_config.layer_specs.n; ++i) {
     ts_deck_tp_spec *spec = &tp->partition_config.layer_specs.items[i];

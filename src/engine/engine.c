@@ -189,8 +189,7 @@ static void warn_of_frozen_biases(const ts_deck *deck, const ts_layout *layout) 
   if (frozen > 0) {
     ts_log(TS_LOG_WARNING,
            "expert_parallel.load_balance_coeff: no effect on %d of %d routers, whose biases \"frozen\" or "
-           "optimizer.groups "
-           "keep where they are",
+           "optimizer.groups keep where they are",
            frozen, biases);
   }
 }

@@ -18,7 +18,7 @@ typedef struct group_list {
   int64_t available[MOST_GROUPS];
 } group_list;
 
-static bool is_in(const group_list *list, uint64_t group) {
+static bool lists_group(const group_list *list, uint64_t group) {
   bool is = false;
   for (int i = 0; i < list->n; ++i) {
     is = is || list->group[i] == group;
@@ -27,10 +27,10 @@ static bool is_in(const group_list *list, uint64_t group) {
 }
 
 /* Ranks of this node in a group. */
-static int count_ranks(const ts_world *world, const group_list *all, uint64_t group) {
+static int ranks_in_group(const ts_world *world, const group_list *all, uint64_t group) {
   int n = 0, node = ts_world_node(world, ts_world_rank(world));
   for (int r = 0; r < ts_world_size(world); ++r) {
-    n += ts_world_node(world, r) == node && is_in(&all[r], group);
+    n += ts_world_node(world, r) == node && lists_group(&all[r], group);
   }
   return n;
 }
@@ -61,7 +61,7 @@ void ts_engine_find_memory(ts_engine *e) {
   e->memory = (ts_memory_share){free > 0 ? free / ts_world_local_size(e->world) : INT64_MAX, ts_strdup("")};
   group_list *all = ts_world_gather(e->world, &mine, sizeof mine);
   for (int i = 0; i < mine.n; ++i) {
-    limit_share(&e->memory, &groups[i], count_ranks(e->world, all, mine.group[i]));
+    limit_share(&e->memory, &groups[i], ranks_in_group(e->world, all, mine.group[i]));
   }
   ts_free(all);
   ts_cgroups_free(&groups, n);

@@ -470,9 +470,11 @@ ts_status ts_engine_load(ts_engine *e, const char *directory, const ts_checkpoin
   return status;
 }
 
-/* On any rank, as all read it then. */
+/* A directory of tensors and no checkpoint, nor a run with any.  On any rank, as all read it then. */
 static bool is_import(const ts_engine *e, const char *path) {
-  uint64_t there = ts_safetensors_are_in(path) && !ts_is_checkpoint(path);
+  ts_published *list = NULL;
+  uint64_t there = ts_safetensors_are_in(path) && !ts_is_checkpoint(path) && ts_published_list(path, &list) == 0;
+  ts_free(list);
   ts_engine_sum(e, &there, 1);
   return there > 0;
 }

@@ -240,12 +240,15 @@ static bool is_of_all_tokens(const ts_graph *g, ts_tid first) {
 /* The tensor that says how many rows of t are there, TS_NONE where all are. */
 static ts_tid extent_of_rows(const ts_graph *g, ts_tid t) {
   const ts_node *producer = t != TS_NONE ? ts_graph_producer(g, t) : NULL;
-  while (producer != NULL && passes_rows_on(producer)) {
-    t = producer->in[0];
-    producer = ts_graph_producer(g, t);
+  if (producer == NULL) {
+    return TS_NONE;
   }
-  int at = producer != NULL ? ts_node_extent(producer) : -1;
-  return at >= 0 && !is_of_all_tokens(g, producer->in[at]) ? producer->in[at] : TS_NONE;
+  ts_tid extent = TS_NONE;
+  for (int i = 0; i < producer->n_in && passes_rows_on(producer) && extent == TS_NONE; ++i) {
+    extent = extent_of_rows(g, producer->in[i]);
+  }
+  int at = ts_node_extent(producer);
+  return at >= 0 && !is_of_all_tokens(g, producer->in[at]) ? producer->in[at] : extent;
 }
 
 /* What a pass has made again of the same has the same values: names but for ".again" are equal. */
@@ -264,16 +267,31 @@ static bool says_the_same(const ts_graph *g, ts_tid a, ts_tid b) {
   return same;
 }
 
+/* Does a node that reads rows read how many there are, or, element by element, rows of one extent alone? */
 static bool knows(const ts_graph *g, const ts_node *node, ts_tid extent) {
-  bool knows = extent == TS_NONE || passes_rows_on(node);
-  for (int i = 0; i < node->n_in && !knows; ++i) {
-    knows = node->in[i] != TS_NONE && says_the_same(g, node->in[i], extent);
+  bool passes = passes_rows_on(node), knows = extent == TS_NONE;
+  for (int i = 0; i < node->n_in && extent != TS_NONE; ++i) {
+    ts_tid other = passes ? extent_of_rows(g, node->in[i]) : node->in[i];
+    bool same = other != TS_NONE && says_the_same(g, other, extent);
+    if (passes && other != TS_NONE && !same) {
+      return false;
+    }
+    knows = knows || same;
   }
   return knows;
 }
 
+/* What the host reads is there. */
+static bool are_marks_whole(const ts_graph *g) {
+  bool whole = true;
+  for (int i = 0; i < g->n_marks && whole; ++i) {
+    whole = extent_of_rows(g, g->mark[i].tensor) == TS_NONE;
+  }
+  return whole;
+}
+
 static const char *rule_rows(const verifier *v, const ts_node *node) {
-  bool good = true;
+  bool good = v->n > 0 || are_marks_whole(v->graph);
   for (int i = 0; i < node->n_in && good; ++i) {
     good = knows(v->graph, node, extent_of_rows(v->graph, node->in[i]));
   }

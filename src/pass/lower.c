@@ -341,6 +341,9 @@ static char *check_join(const verifier *v, const char *where) {
 
 static char *check_events(verifier *v, int i) {
   const ts_lowered_command *c = &v->commands->command[i];
+  if (v->capturing && v->beside && c->queue != TS_QUEUE_COMPUTE) {
+    return ts_format("command %d is captured in a queue that is not joined", i);
+  }
   if (c->kind == TS_LOWERED_RECORD) {
     v->event[c->event] = v->queue[c->queue];
     v->recorded[c->event] = v->range;

@@ -30,7 +30,7 @@ static void tell_vectors(const ts_deck *deck, const ts_tp_weight *weights, int n
     bool skip = strcmp(spec->partition_type, "skip") == 0;
     if (!skip && ts_deck_spec_applies(deck, spec) && has_vectors_alone(spec, weights, n)) {
       char *key = ts_format(TS_LAYER_SPECS "[%d].partition_type", i);
-      tell_idle(deck, key, "its patterns match vectors alone, which are never cut");
+      tell_idle(deck, key, "its patterns match vectors or stacks of experts alone, which no mark cuts");
       ts_free(key);
     }
   }

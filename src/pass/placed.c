@@ -39,7 +39,7 @@ static ts_nid placed_by(const gatherer *w, const ts_node *sum) {
   return placed && is_read_once(w, t) ? g->tensor[t].producer : TS_NONE;
 }
 
-static void gather(gatherer *w, const ts_node *sum, const ts_node *place) {
+static void gather_placed(gatherer *w, const ts_node *sum, const ts_node *place) {
   const ts_graph *g = w->rewrite.from;
   ts_tid whole = place->out[0];
   int64_t each = ts_tensor_count(g, whole) / place->attr.take.extent;
@@ -77,7 +77,7 @@ void ts_pass_placed(ts_graph **graph, ts_pass_context *context) {
     const ts_node *node = &w.rewrite.from->node[n];
     ts_nid place = placed_by(&w, node);
     if (place != TS_NONE) {
-      gather(&w, node, &w.rewrite.from->node[place]);
+      gather_placed(&w, node, &w.rewrite.from->node[place]);
     } else if (!idle[n]) {
       ts_rewrite_copy(&w.rewrite, n);
     }

@@ -56,7 +56,7 @@ static ts_interval own_rows(const writer *w) {
 }
 
 /* Which rows of all tokens each rank has, for the table. */
-static void note_rows(writer *w) {
+static void note_token_rows(writer *w) {
   const ts_sharding *s = w->sharding;
   if (s->rows.size > 0) {
     int64_t *cuts = ts_malloc((size_t) (w->ranks + 1) * sizeof *cuts);
@@ -407,7 +407,7 @@ void ts_pass_shard(ts_graph **graph, ts_pass_context *context) {
               .shared = ts_ids_none((*graph)->n_tensors),
               .complete = ts_ids_none((*graph)->n_tensors)};
   w.shards->ranks = w.ranks;
-  note_rows(&w);
+  note_token_rows(&w);
   for (ts_nid n = 0; n < (*graph)->n_nodes; ++n) {
     write_node(&w, n);
   }

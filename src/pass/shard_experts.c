@@ -61,6 +61,24 @@ static void combine_sums(ts_sharding *s, const ts_node *node, ts_node_share *how
   ts_sharding_scatter_sums(s, node, how);
 }
 
+/* What works on rows one by one.  A sum in another type is still one; of nothing else is each rank's part one. */
+static void follow_brought(ts_sharding *s, const ts_node *node, ts_node_share *how) {
+  ts_spread *y = &s->spread[node->out[0]];
+  if (s->spread[node->in[X]].sums) {
+    TS_CHECK(node->op == TS_OP_CAST, "%s: a part of the sum over ranks is not enough", node->name);
+    how->index = TS_INDEX_EXPERTS;
+    y->sums = true;
+    return;
+  }
+  how->index = TS_INDEX_EXPERTS;
+  if (s->spread[node->in[X]].dealt) {
+    ts_sharding_cut_by_inputs(s, node, how);
+    TS_CHECK(how->index != 0, "%s works on rows of experts that are cut, and cannot be", node->name);
+    how->share = 0;
+  }
+  y->brought = true;
+}
+
 bool ts_sharding_follow_experts(ts_sharding *s, const ts_node *node, ts_node_share *how) {
   bool brings = node->op == TS_OP_TAKE_ROWS && is_dispatch_of_several(ts_graph_producer(s->graph, node->in[ORDER]));
   bool brought = false;
@@ -82,10 +100,7 @@ bool ts_sharding_follow_experts(ts_sharding *s, const ts_node *node, ts_node_sha
   } else if (node->op == TS_OP_COMBINE) {
     combine_sums(s, node, how);
   } else if (brought) {
-    ts_sharding_cut_by_inputs(s, node, how);
-    TS_CHECK(how->index != 0, "%s works on rows of experts that are cut, and cannot be", node->name);
-    how->share = 0;
-    s->spread[node->out[0]].brought = true;
+    follow_brought(s, node, how);
   }
   return true; /* and choices, which all have */
 }

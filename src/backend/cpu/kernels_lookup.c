@@ -12,7 +12,7 @@ typedef struct beside {
   int64_t rows, groups;
 } beside;
 
-static const ts_tensor *part_of(const beside *b, int i) {
+static const ts_tensor *part_beside(const beside *b, int i) {
   return b->joins ? ts_call_in(b->call, i) : ts_call_out(b->call, i);
 }
 
@@ -22,10 +22,10 @@ static int64_t row_bytes(const ts_tensor *tensor, int64_t groups) {
 }
 
 /* Bytes [first, last) of row `row` of the whole. */
-static void move_row(const beside *b, int64_t whole, int64_t row, int64_t first, int64_t last) {
+static void move_stretch(const beside *b, int64_t whole, int64_t row, int64_t first, int64_t last) {
   int64_t begin = 0;
   for (int i = 0; i < b->n && begin < last; ++i) {
-    int64_t bytes = row_bytes(part_of(b, i), b->groups), end = begin + bytes;
+    int64_t bytes = row_bytes(part_beside(b, i), b->groups), end = begin + bytes;
     int64_t from = begin > first ? begin : first, to = end < last ? end : last;
     if (from < to) {
       int64_t in_part = row * bytes + from - begin, in_whole = row * whole + from;
@@ -46,7 +46,7 @@ static void move_beside(const beside *b) {
 #pragma omp parallel for num_threads(ts_call_threads(b->call, all)) schedule(static)
   for (int64_t k = 0; k < all; ++k) {
     int64_t first = pieces > 1 ? k % pieces * PIECE : 0, last = pieces > 1 ? ts_min(first + PIECE, whole) : whole;
-    move_row(b, whole, k / pieces, first, last);
+    move_stretch(b, whole, k / pieces, first, last);
   }
 }
 
