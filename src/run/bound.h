@@ -25,6 +25,7 @@ typedef struct ts_bound_node {
   ts_exchange_lists exchange;     /**< Of an all_to_all, */
   ts_exchange_tensors *exchanged; /**< and its tensors; owned. */
   ts_message_line *line;          /**< Of a send or receive; owned. */
+  bool comes;                     /**< Of a receive, under memcheck: it was under way before this instruction. */
   uint64_t ticket;                /**< Host: of the stream; 0: not issued since the last wait. */
   void *begin, *end;              /**< Device: timed events, made when an observer first asks. */
   struct ts_executor *executor;
@@ -159,6 +160,11 @@ void ts_messages_finish(ts_executor *executor, ts_bound_program *program);
 
 /** Host: what is under way moves on when MPI is called. Not collective. */
 void ts_messages_poll(ts_bound_program *program);
+
+/** Host, under memcheck: note which receives are under way, before an instruction; and behind it, that what they are
+ * for may have changed. Not collective. */
+void ts_messages_note_coming(ts_bound_program *program);
+void ts_messages_allow_coming(ts_bound_program *program);
 
 /** Host: tell the observer, if there is one, what began at \a start and ends now. Not collective. */
 void ts_bound_observe(const ts_bound_node *node, bool collective, double start);

@@ -87,13 +87,19 @@ static void poison(ts_memcheck *m, ts_tid root) {
   }
 }
 
-char *ts_memcheck_after(ts_memcheck *m, int i) {
+void ts_memcheck_allow(ts_memcheck *m, ts_nid n) {
   const ts_program *p = m->program;
-  ts_nid n = p->schedule->instruction[i].node;
   const ts_node *node = &p->graph->node[n];
   for (int k = 0; k < node->n_out; ++k) {
     allow(m, p->plan->address[node->out[k]], ts_tensor_bytes(p->graph, node->out[k]));
   }
+}
+
+char *ts_memcheck_after(ts_memcheck *m, int i) {
+  const ts_program *p = m->program;
+  ts_nid n = p->schedule->instruction[i].node;
+  const ts_node *node = &p->graph->node[n];
+  ts_memcheck_allow(m, n);
   allow(m, p->plan->workspace[n], p->plan->workspace_bytes[n]);
   if (memcmp(m->copy, m->work, m->bytes) != 0) {
     size_t at = 0;

@@ -22,6 +22,9 @@ void ts_memcheck_destroy(ts_memcheck **check);
  * collective. */
 void ts_memcheck_begin(ts_memcheck *check);
 
+/** The outputs of a node may have changed, whichever instruction was executed: a message's. Not collective. */
+void ts_memcheck_allow(ts_memcheck *check, ts_nid node);
+
 /** After instruction \a i was executed: a byte of WORK that changed and belongs neither to its outputs nor to its
  * workspace ends the program with the node's name; then storages that died at \a i are poisoned.
  * \return NULL, or the description of the wrong write, owned by the caller (ts_free) - then nothing is poisoned. Not

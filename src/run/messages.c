@@ -63,6 +63,25 @@ void ts_messages_wait_for_sends(ts_executor *e, ts_bound_program *p, ts_run run)
   }
 }
 
+void ts_messages_note_coming(ts_bound_program *p) {
+  for (int slot = 0; slot < ts_step_slots(&p->program->step); ++slot) {
+    for (int i = 0; i < p->n_messages; ++i) {
+      ts_bound_node *b = message_of(p, i, slot);
+      b->comes = b->call.node->op == TS_OP_RECEIVE && ts_message_is_open(b->line);
+    }
+  }
+}
+
+void ts_messages_allow_coming(ts_bound_program *p) {
+  for (int slot = 0; slot < ts_step_slots(&p->program->step); ++slot) {
+    for (int i = 0; i < p->n_messages; ++i) {
+      if (message_of(p, i, slot)->comes) {
+        ts_memcheck_allow(p->memcheck, p->message[i]);
+      }
+    }
+  }
+}
+
 void ts_messages_poll(ts_bound_program *p) {
   for (int slot = 0; slot < ts_step_slots(&p->program->step); ++slot) {
     for (int i = 0; i < p->n_messages; ++i) {

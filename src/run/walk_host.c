@@ -70,6 +70,9 @@ void ts_walk_host(ts_executor *e, ts_bound_program *p, ts_run run) {
       continue;
     }
     ts_bound_node *b = &(ts_node_is_message(node) ? messages : nodes)[instruction->node];
+    if (p->memcheck != NULL) {
+      ts_messages_note_coming(p);
+    }
     switch (instruction->kind) {
       case TS_RUN: run_kernel(e, b); break;
       case TS_ISSUE: start_node(e, b); break;
@@ -77,6 +80,7 @@ void ts_walk_host(ts_executor *e, ts_bound_program *p, ts_run run) {
     }
     ts_messages_poll(p);
     if (p->memcheck != NULL) {
+      ts_messages_allow_coming(p);
       char *wrong = ts_memcheck_after(p->memcheck, i);
       TS_CHECK(wrong == NULL, "memory check: %s", wrong);
     }
