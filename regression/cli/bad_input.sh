@@ -175,7 +175,7 @@ idle() {
 }
 
 test_idle() {
-  idle "columns of vectors" "warning: --set: .*layer_specs\[0\].partition_type: no effect: .*vectors alone" \
+  idle "columns of vectors" "warning: --set: .*layer_specs\[0\].partition_type: no effect: .*vectors or stacks of experts alone" \
     'partition_config={layer_specs=({patterns=".*layernorm";partition_type="row";});};'
   idle "a tied head left whole" "layer_specs\[0\].partition_type: no effect: lm_head.weight is tied: .* model.embed_tokens.weight" \
     'partition_config={layer_specs=({patterns="lm_head";partition_type="skip";});};'
