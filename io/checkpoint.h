@@ -82,15 +82,15 @@ typedef struct ts_saved_part {
 } ts_saved_part;
 
 /** The elements of a parameter whose index along its \a dim lies in [begin, begin + length), as rows: one per index
- * before \a dim, `length` times the extents behind \a dim long.  Rows of other pieces may lie between these, as many
- * and with the same pitch (columns of one matrix of a rank); nothing else may, and no two pieces overlap.  Where
- * several ranks keep equal copies, only the owner's are saved, and nothing tells of the others. */
+ * before \a dim, or for some of them, `length` times the extents behind \a dim long.  Rows of other pieces may lie
+ * between these, as many and with the same pitch (columns of one matrix of a rank); nothing else may, and no two pieces
+ * overlap.  Where several ranks keep equal copies, only the owner's are saved, and nothing tells of the others. */
 typedef struct ts_saved_piece {
   int part;
-  int64_t offset; /**< Of the first row, in the part's flat range. */
-  int64_t pitch;  /**< From the beginning of a row to that of the next; at least a row. */
-  int64_t first_row,
-      rows; /**< Of the parameter's; most have all, others those of some indices of the first dimension. */
+  int64_t offset;    /**< Of the first row, in the part's flat range. */
+  int64_t pitch;     /**< From the beginning of a row to that of the next; at least a row. */
+  int64_t first_row; /**< The first of the parameter's rows that it has, */
+  int64_t rows;      /**< and their number: most have all, others those of some indices of the first dimension. */
   int64_t begin, length;
 } ts_saved_piece;
 

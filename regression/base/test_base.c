@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "base/random.h"
 #include "base/text.h"
+#include "regression/files.h"
 #include "regression/tap.h"
 
 #include <math.h>
@@ -313,17 +314,6 @@ static void test_files(void) {
 
 /* ---- limits of memory ---- */
 
-/* A file of a test's /proc and /sys. */
-static void put(const char *root, const char *path, const char *text) {
-  char *file = ts_format("%s/%s", root, path), *slash = strrchr(file, '/');
-  *slash = 0;
-  TS_CHECK(ts_make_directory(file, NULL) == TS_OK, "%s", file);
-  *slash = '/';
-  FILE *out = fopen(file, "w");
-  TS_CHECK(out != NULL && fputs(text, out) >= 0 && fclose(out) == 0, "%s", file);
-  ts_free(file);
-}
-
 static bool is_group(const ts_cgroup *g, const char *path, int64_t limit, int64_t available) {
   return strcmp(g->path, path) == 0 && g->limit == limit && g->available == available;
 }
@@ -331,16 +321,16 @@ static bool is_group(const ts_cgroup *g, const char *path, int64_t limit, int64_
 /* Version 2: a job of Slurm's, whose step has less, and whose task has no limit of its own. */
 static void test_second_cgroups(const char *root) {
   ts_cgroup *g;
-  put(root, "proc/self/cgroup", "0::/slurm/job_7/step_0/task_1\n");
-  put(root, "sys/fs/cgroup/slurm/job_7/memory.max", "4000000000\n");
-  put(root, "sys/fs/cgroup/slurm/job_7/memory.current", "1000000000\n");
-  put(root, "sys/fs/cgroup/slurm/job_7/memory.stat", "anon 7\ninactive_file 200000000\nactive_file 50000000\n");
-  put(root, "sys/fs/cgroup/slurm/job_7/step_0/memory.max", "300");
-  put(root, "sys/fs/cgroup/slurm/job_7/step_0/memory.current", "400");
-  put(root, "sys/fs/cgroup/slurm/job_7/step_0/task_1/memory.max", "max\n");
-  put(root, "sys/fs/cgroup/slurm/job_7/step_0/task_1/memory.current", "5");
-  put(root, "sys/fs/cgroup/slurm/memory.max", "99999999999999999999");
-  put(root, "sys/fs/cgroup/slurm/memory.current", "5");
+  put_file(root, "proc/self/cgroup", "0::/slurm/job_7/step_0/task_1\n");
+  put_file(root, "sys/fs/cgroup/slurm/job_7/memory.max", "4000000000\n");
+  put_file(root, "sys/fs/cgroup/slurm/job_7/memory.current", "1000000000\n");
+  put_file(root, "sys/fs/cgroup/slurm/job_7/memory.stat", "anon 7\ninactive_file 200000000\nactive_file 50000000\n");
+  put_file(root, "sys/fs/cgroup/slurm/job_7/step_0/memory.max", "300");
+  put_file(root, "sys/fs/cgroup/slurm/job_7/step_0/memory.current", "400");
+  put_file(root, "sys/fs/cgroup/slurm/job_7/step_0/task_1/memory.max", "max\n");
+  put_file(root, "sys/fs/cgroup/slurm/job_7/step_0/task_1/memory.current", "5");
+  put_file(root, "sys/fs/cgroup/slurm/memory.max", "99999999999999999999");
+  put_file(root, "sys/fs/cgroup/slurm/memory.current", "5");
   ts_cgroups_look_below(root);
   int n = ts_cgroups_limited(&g);
   tap_ok(n == 2 && is_group(&g[0], "/slurm/job_7/step_0", 300, 0) &&
@@ -352,15 +342,16 @@ static void test_second_cgroups(const char *root) {
 /* Version 1, in a container, which sees its own group as the mounted one. */
 static void test_first_cgroups(const char *root) {
   ts_cgroup *g;
-  put(root, "proc/self/cgroup", "9:cpu,cpuacct:/a\n4:cpuset,memory:/docker/abc\n1:name=systemd:/\n0::/\n");
-  put(root, "sys/fs/cgroup/memory/memory.limit_in_bytes", "1000");
-  put(root, "sys/fs/cgroup/memory/memory.usage_in_bytes", "600");
-  put(root, "sys/fs/cgroup/memory/memory.stat", "inactive_file 900\ntotal_inactive_file 30\ntotal_active_file 5000\n");
+  put_file(root, "proc/self/cgroup", "9:cpu,cpuacct:/a\n4:cpuset,memory:/docker/abc\n1:name=systemd:/\n0::/\n");
+  put_file(root, "sys/fs/cgroup/memory/memory.limit_in_bytes", "1000");
+  put_file(root, "sys/fs/cgroup/memory/memory.usage_in_bytes", "600");
+  put_file(root, "sys/fs/cgroup/memory/memory.stat",
+           "inactive_file 900\ntotal_inactive_file 30\ntotal_active_file 5000\n");
   ts_cgroups_look_below(root);
   int n = ts_cgroups_limited(&g);
   tap_ok(n == 1 && is_group(&g[0], "/", 1000, 430), "cgroups 1: of a container, without what cannot be");
   ts_cgroups_free(&g, n);
-  put(root, "sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712");
+  put_file(root, "sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712");
   n = ts_cgroups_limited(&g);
   tap_ok(n == 0 && g == NULL, "cgroups 1: no limit");
 }
@@ -373,7 +364,7 @@ static void test_cgroups(void) {
   int n = ts_cgroups_limited(&g);
   tap_ok(n == 0 && g == NULL, "cgroups: none");
   for (size_t i = 0; i < sizeof lines / sizeof *lines; ++i) {
-    put(root, "proc/self/cgroup", lines[i]);
+    put_file(root, "proc/self/cgroup", lines[i]);
     n += ts_cgroups_limited(&g);
   }
   tap_ok(n == 0, "cgroups: lines that say nothing");

@@ -3,6 +3,7 @@
  * (regression/golden/make_joint.py); and saved side by side.
  *
  * TEST_ONLY takes "turn", "halves", "joint", "from", "saved", "limits". */
+#include "regression/files.h"
 #include "regression/subject.h"
 #include "regression/tap.h"
 #include "regression/tap_mpi.h"
@@ -26,24 +27,14 @@ static bool is_named(const char *name) {
 
 /* ---- what a job may have ---- */
 
-static void put(const char *root, const char *path, const char *text) {
-  char *file = ts_format("%s/%s", root, path), *slash = strrchr(file, '/');
-  *slash = 0;
-  TS_CHECK(ts_make_directory(file, NULL) == TS_OK, "%s", file);
-  *slash = '/';
-  FILE *out = fopen(file, "w");
-  TS_CHECK(out != NULL && fputs(text, out) >= 0 && fclose(out) == 0, "%s", file);
-  ts_free(file);
-}
-
 /* An engine where each rank is in a group of processes that has 30 MB: its own one, or one of all. */
 static char *try_limited(ts_world *world, const char *root, const char *group) {
   const char *const files[][2] = {{"memory.max", "30000000"}, {"memory.current", "0"}};
   char *mine = ts_format("%s/%d", root, ts_world_rank(world)), *line = ts_format("0::%s\n", group);
-  put(mine, "proc/self/cgroup", line);
+  put_file(mine, "proc/self/cgroup", line);
   for (int i = 0; i < 2; ++i) {
     char *file = ts_format("sys/fs/cgroup%s/%s", group, files[i][0]);
-    put(mine, file, files[i][1]);
+    put_file(mine, file, files[i][1]);
     ts_free(file);
   }
   ts_cgroups_look_below(mine);

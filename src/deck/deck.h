@@ -334,7 +334,7 @@ typedef struct ts_deck_moe {
   int64_t k, min_capacity;
   double capacity_factor, eval_capacity_factor;
   bool drop_tokens, use_rts, top2_2nd_expert_sampling, use_residual, router_bias;
-  bool enable_expert_tensor_parallelism; /**< What expert_parallel.expert_tensor_parallel_size then is. */
+  bool enable_expert_tensor_parallelism; /**< expert_parallel.expert_tensor_parallel_size is autotp_size. */
   char *noisy_gate_policy;               /**< "None", "RSample" or "Jitter". */
   char *drop_policy;                     /**< "probs" or "position". */
   char *capacity_over;                   /**< "micro_batch" or "sequence". */

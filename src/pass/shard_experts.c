@@ -63,20 +63,17 @@ static void combine_sums(ts_sharding *s, const ts_node *node, ts_node_share *how
 
 /* What works on rows one by one.  A sum in another type is still one; of nothing else is each rank's part one. */
 static void follow_brought(ts_sharding *s, const ts_node *node, ts_node_share *how) {
+  const ts_spread *x = &s->spread[node->in[X]];
   ts_spread *y = &s->spread[node->out[0]];
-  if (s->spread[node->in[X]].sums) {
-    TS_CHECK(node->op == TS_OP_CAST, "%s: a part of the sum over ranks is not enough", node->name);
-    how->index = TS_INDEX_EXPERTS;
-    y->sums = true;
-    return;
-  }
+  TS_CHECK(!x->sums || node->op == TS_OP_CAST, "%s: a part of the sum over ranks is not enough", node->name);
   how->index = TS_INDEX_EXPERTS;
-  if (s->spread[node->in[X]].dealt) {
+  if (x->dealt) {
     ts_sharding_cut_by_inputs(s, node, how);
     TS_CHECK(how->index != 0, "%s works on rows of experts that are cut, and cannot be", node->name);
     how->share = 0;
   }
-  y->brought = true;
+  y->sums = x->sums;
+  y->brought = !x->sums;
 }
 
 bool ts_sharding_follow_experts(ts_sharding *s, const ts_node *node, ts_node_share *how) {
