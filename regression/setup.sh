@@ -29,6 +29,7 @@ if grep -qs '^PRETTY_NAME="Ubuntu 24.04' /etc/os-release; then
 fi
 check_need='
 libpmix-dev      | pkg-config --exists pmix
+liburing-dev     | pkg-config --exists liburing
 g++              | command -v g++
 hdf5-tools       | command -v h5dump && command -v h5diff
 '

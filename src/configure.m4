@@ -102,6 +102,18 @@ AC_DEFUN([TS_PMIX], [
   AM_CONDITIONAL([HAVE_PMIX], [test $ts_have_pmix = yes])
 ])
 
+dnl TS_LIBURING: used where it is found, and the summary says so; --with-liburing insists, --without-liburing does not look: files
+dnl of offloaded state are then moved by pread and pwrite.  HAVE_LIBURING, LIBURING_CFLAGS; libraries to TS_LIBS.
+AC_DEFUN([TS_LIBURING], [
+  AC_ARG_WITH([liburing], [AS_HELP_STRING([--without-liburing], [no io_uring, which is used where liburing-dev is found])], [],
+    [with_liburing=guess])
+  ts_have_liburing=no
+  AS_IF([test "$with_liburing" != no], [
+    PKG_CHECK_MODULES([LIBURING], [liburing], [ts_have_liburing=yes TS_LIBS="$TS_LIBS $LIBURING_LIBS"], [
+      AS_IF([test "$with_liburing" != guess], [TS_MISSING([pkg-config module liburing], [liburing-dev])])])])
+  AM_CONDITIONAL([HAVE_LIBURING], [test $ts_have_liburing = yes])
+])
+
 dnl TS_ISA: kernels are compiled again for x86-64-v3 and -v4 where the compiler can.  HAVE_X86_64, TS_HAVE_X86_64,
 dnl CPU_V3_CFLAGS, CPU_V4_CFLAGS.
 AC_DEFUN([TS_ISA], [
@@ -242,6 +254,7 @@ AC_DEFUN([TS_PACKAGING], [
   AC_SUBST([ts_have_nccl])
   AC_SUBST([ts_have_cudnn])
   AC_SUBST([ts_have_pmix])
+  AC_SUBST([ts_have_liburing])
 ])
 
 dnl TS_SUMMARY: what was chosen.
@@ -259,6 +272,7 @@ AC_DEFUN([TS_SUMMARY], [
     cuDNN         $ts_have_cudnn
     HDF5          $HDF5_LIBS
     PMIx          $(test $ts_have_pmix = yes && echo yes || echo "no: no srun --mpi=pmix with MPICH, only --mpi=pmi2 and mpiexec (Debian: libpmix-dev)")
+    io_uring      $ts_have_liburing (liburing-dev)
     launcher      $MPIEXEC
     install to    $prefix
 
