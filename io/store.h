@@ -3,10 +3,10 @@
  *
  * The file is this process's alone and is not kept: it has no name while it is open, where the file system allows that,
  * so whatever ends the process leaves nothing.  Its bytes are zero until they are written.  They lie in extents, each
- * cut in blocks of its own size from its beginning; of each block written the memory of the process has a hash (XXH3,
- * 64 bits), seeded by its place and by how often it was written, so what comes back is what was written last, or the job
- * ends (class b): a block that differs is read once more, then its rank, file and offset are told.  Other failures of
- * the device end it in the same way, in the call that waits next.
+ * cut in blocks of its own size from its beginning; of each block written the memory of the process has a hash (XXH3 of
+ * 64 bits), seeded by its place and by how often it was written, so what comes back is what was written last, or the
+ * job ends (class b): a block that differs is read once more, then its rank, file and offset are told.  Other failures
+ * of the device end it in the same way, in the call that waits next.
  *
  * Transfers are cut in requests of at most ts_store_options.block_size bytes, which threads make by one of the engines:
  * io_uring, or pread and pwrite.  Transfers of the same bytes are not ordered: whoever starts one waits for the other.

@@ -21,7 +21,8 @@ typedef struct ts_store_io {
 /** What the queue of a thread is made of. */
 typedef struct ts_store_queue {
   int file;
-  int depth;    /**< Slots: transfers under way at most. */
+  int depth;    /**< Transfers under way at most. */
+  int n_slots;  /**< At least as many. */
   char *buffer; /**< Borrowed; one of \a buffer_bytes per slot. */
   int64_t buffer_bytes;
 } ts_store_queue;

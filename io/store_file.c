@@ -1,6 +1,6 @@
 /* The file of a store: without a name from the beginning (O_TMPFILE), or from soon after.  Where that cannot be, on NFS
- * (which would give it another one) and where unlinking fails, it keeps the name tessera-offload-NAME-XXXXXX and a lock,
- * which ends with the process: who comes next removes what is not locked. */
+ * (which would give it another one) and where unlinking fails, it keeps the name tessera-offload-NAME-XXXXXX and a
+ * lock, which ends with the process: who comes next removes what is not locked. */
 #include "io/store_file.h"
 
 #include "base/memory.h"

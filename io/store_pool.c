@@ -1,10 +1,13 @@
-/* A transfer is cut in runs of whole blocks, by whichever thread has a free slot, the oldest transfer first:
+/* A transfer is cut in runs of whole blocks, by whichever thread has a free slot, the oldest transfer first.  A slot:
  *
- *   started -- cut_run --> in a slot -- engine, as often as it takes --> moved -- hashes --> done
- *                            ^                                                    |
- *                            +----------- differ, for the first time -------------+
+ *   FREE -- fetch_run --> READY -- begin_rest --> UNDER_WAY -- take_result --> LANDED -- verify_slot --> FREE
+ *                           ^                                      |              |
+ *                           +---- more to move, or interrupted ----+              |
+ *                           +----------------- differs, for the first time -------+
  *
- * A run that fails is done as well, and what failed is remembered for who waits. */
+ * (from READY directly to where take_result leads, when the engine is done at once; to FREE from anywhere on failure,
+ * which is remembered for who waits).  What is to be written has its hashes before it is READY, what was read is
+ * compared when it is LANDED; a deep engine has a slot more for each, so that the device is kept busy meanwhile. */
 #include "io/store_pool.h"
 
 #include "base/log.h"
@@ -21,8 +24,11 @@ enum {
   TRANSFERS = 1024,  /* under way at most */
   SHALLOW_MOST = 16, /* threads of an engine that has one transfer under way in each */
   PAUSE = 1000,      /* microseconds, after an answer that asks for another try */
-  PAUSES = 10000
+  PAUSES = 10000,
+  SPARE = 2 /* slots of a thread beside those that may be under way: one that is READY, one that is LANDED */
 };
+
+typedef enum slot_state { FREE, READY, UNDER_WAY, LANDED } slot_state;
 
 /* The mutex of the pool guards all. */
 typedef struct transfer {
@@ -35,8 +41,9 @@ typedef struct transfer {
 
 /* A run of blocks, and how far it has come; its thread's own. */
 typedef struct slot {
-  transfer *of; /* NULL: free */
-  bool zeros;   /* never written */
+  slot_state state;
+  transfer *of;
+  bool zeros; /* never written */
   int64_t offset, bytes;
   char *memory; /* the caller's */
   ts_store_io io;
@@ -50,15 +57,15 @@ typedef struct worker {
   ts_store_pool *pool;
   pthread_t thread;
   void *queue; /* owned */
-  slot *slot;  /* owned, depth of them */
+  slot *slot;  /* owned */
   int under_way;
 } worker;
 
 struct ts_store_pool {
   ts_store_pool_options options;
-  int n_workers, depth;
-  worker *worker; /* owned */
-  char *buffers;  /* owned, for all slots */
+  int n_workers, n_slots, depth; /* slots of a worker, and how many of them may be under way */
+  worker *worker;                /* owned */
+  char *buffers;                 /* owned, for all slots */
   size_t buffers_bytes;
   pthread_mutex_t mutex; /* of all below */
   pthread_cond_t begun, ended;
@@ -97,7 +104,8 @@ static int64_t measure_run(const ts_store_pool *p, const transfer *t, bool *zero
 static void cut_run(ts_store_pool *p, transfer *t, slot *s) {
   bool zeros = false;
   int64_t bytes = measure_run(p, t, &zeros);
-  *s = (slot){.of = t,
+  *s = (slot){.state = READY,
+              .of = t,
               .zeros = zeros,
               .offset = t->offset + t->cut,
               .bytes = bytes,
@@ -117,12 +125,12 @@ static transfer *find_uncut(ts_store_pool *p) {
   return NULL;
 }
 
-/* A thread that has transfers under way does not wait for more of them. */
-static bool fetch_run(worker *w, slot *s) {
+/* \a may_wait: the thread has nothing else to do. */
+static bool fetch_run(worker *w, slot *s, bool may_wait) {
   ts_store_pool *p = w->pool;
   transfer *t;
   pthread_mutex_lock(&p->mutex);
-  while ((t = find_uncut(p)) == NULL && !p->stop && w->under_way == 0) {
+  while ((t = find_uncut(p)) == NULL && !p->stop && may_wait) {
     ++p->n_idle;
     pthread_cond_wait(&p->begun, &p->mutex);
     --p->n_idle;
@@ -146,7 +154,7 @@ static void end_slot(worker *w, slot *s) {
     pthread_cond_signal(&p->ended);
   }
   pthread_mutex_unlock(&p->mutex);
-  s->of = NULL;
+  s->state = FREE;
 }
 
 /* ---- failures ---- */
@@ -199,44 +207,40 @@ static void complete_slot(worker *w, slot *s) {
   end_slot(w, s);
 }
 
-/* All has been moved.  What differs from what was written is read once more, for which this returns true. */
-static bool verify_slot(worker *w, slot *s) {
+/* What differs from what was written is read once more. */
+static void verify_slot(worker *w, slot *s) {
   ts_store_block bad = {0};
   int n = s->io.write || ts_store_test()->unchecked
               ? 0
               : ts_store_blocks_differ(w->pool->options.blocks, s->offset, s->bytes, base_of(s), &bad);
-  if (n > 0 && s->differed == 0) {
+  if (n == 0) {
+    complete_slot(w, s);
+  } else if (s->differed == 0) {
     s->differed = n;
     s->moved = 0;
-    return true;
-  }
-  if (n > 0) {
+    s->state = READY;
+  } else {
     fail_slot(w, s, "the hash of its block of %lld bytes at offset %lld is not that of what was written, read twice",
               (long long) bad.bytes, (long long) bad.offset);
-  } else {
-    complete_slot(w, s);
   }
-  return false;
 }
 
-/* What a transfer returned: is there more to move? */
-static bool take_result(worker *w, slot *s, int64_t result) {
-  int64_t moved = result > 0 ? result / TS_STORE_ALIGN * TS_STORE_ALIGN : 0; /* a direct one begins at a multiple */
+/* What a transfer returned.  A direct one begins at a multiple of TS_STORE_ALIGN: a rest of less is moved again. */
+static void take_result(worker *w, slot *s, int64_t result) {
+  int64_t moved = result > 0 ? result / TS_STORE_ALIGN * TS_STORE_ALIGN : 0;
+  bool again = result == -EINTR || result == -EAGAIN || (result > 0 && moved == 0);
   s->tries = moved > 0 ? 0 : s->tries + 1;
   s->moved += moved;
-  if ((result == -EINTR || result == -EAGAIN || (result > 0 && moved == 0)) && s->tries < PAUSES) {
+  if (moved > 0) {
+    s->state = s->moved < padded(s) ? READY : LANDED;
+  } else if (again && s->tries < PAUSES) {
     usleep(result == -EAGAIN ? PAUSE : 0);
-    return true;
-  }
-  if (result < 0) {
+    s->state = READY;
+  } else if (result < 0) {
     fail_slot(w, s, "%s", strerror((int) -result));
-    return false;
-  }
-  if (moved == 0) {
+  } else {
     fail_slot(w, s, "the file ended after %lld of them", (long long) (s->moved + result));
-    return false;
   }
-  return s->moved < padded(s) || verify_slot(w, s);
 }
 
 static int64_t begin_rest(worker *w, slot *s) {
@@ -254,15 +258,17 @@ static int64_t begin_rest(worker *w, slot *s) {
   return w->pool->options.engine->begin(w->queue, (int) (s - w->slot), &s->io);
 }
 
-static void move_slot(worker *w, slot *s) {
-  int64_t result;
-  do {
-    result = begin_rest(w, s);
-  } while (result != TS_STORE_UNDER_WAY && take_result(w, s, result));
-  w->under_way += result == TS_STORE_UNDER_WAY;
+static void begin_slot(worker *w, slot *s) {
+  int64_t result = begin_rest(w, s);
+  if (result == TS_STORE_UNDER_WAY) {
+    s->state = UNDER_WAY;
+    ++w->under_way;
+  } else {
+    take_result(w, s, result);
+  }
 }
 
-static void begin_slot(worker *w, slot *s) {
+static void prepare_slot(worker *w, slot *s) {
   if (s->zeros) {
     memset(s->memory, 0, (size_t) s->bytes);
     end_slot(w, s);
@@ -272,41 +278,46 @@ static void begin_slot(worker *w, slot *s) {
   if (s->io.write && !ts_store_test()->unchecked) {
     ts_store_blocks_keep(w->pool->options.blocks, s->offset, s->bytes, base_of(s));
   }
-  move_slot(w, s);
 }
 
 /* ---- threads ---- */
 
-static slot *find_free(worker *w) {
-  for (int i = 0; i < w->pool->depth; ++i) {
-    if (w->slot[i].of == NULL) {
+static slot *find_slot(worker *w, slot_state state) {
+  for (int i = 0; i < w->pool->n_slots; ++i) {
+    if (w->slot[i].state == state) {
       return &w->slot[i];
     }
   }
   return NULL;
 }
 
-static void finish_one(worker *w) {
+static void finish_slot(worker *w) {
   int64_t result;
   slot *s = &w->slot[w->pool->options.engine->finish(w->queue, &result)];
   --w->under_way;
-  if (take_result(w, s, result)) {
-    move_slot(w, s);
+  take_result(w, s, result);
+}
+
+/* One step of a thread: the device first, then hashes, then waiting.  False: the pool stops, and all is done. */
+static bool take_step(worker *w) {
+  slot *ready = find_slot(w, READY), *landed = find_slot(w, LANDED), *s = find_slot(w, FREE);
+  if (ready != NULL && w->under_way < w->pool->depth) {
+    begin_slot(w, ready);
+  } else if (ready == NULL && s != NULL && fetch_run(w, s, landed == NULL && w->under_way == 0)) {
+    prepare_slot(w, s);
+  } else if (landed != NULL) {
+    verify_slot(w, landed);
+  } else if (w->under_way > 0) {
+    finish_slot(w);
+  } else {
+    return false;
   }
+  return true;
 }
 
 static void *run_worker(void *argument) {
   worker *w = argument;
-  bool more = true;
-  while (more) {
-    slot *s = find_free(w);
-    more = s != NULL && fetch_run(w, s);
-    if (more) {
-      begin_slot(w, s);
-    } else if (w->under_way > 0) {
-      finish_one(w);
-      more = true;
-    }
+  while (take_step(w)) {
   }
   return NULL;
 }
@@ -326,8 +337,12 @@ static int count_workers(const ts_store_engine *engine, int queue_depth, int thr
   return engine->is_deep || n < SHALLOW_MOST ? (int) n : SHALLOW_MOST;
 }
 
+static int count_slots(const ts_store_engine *engine, int queue_depth) {
+  return engine->is_deep ? queue_depth + SPARE : 1;
+}
+
 int64_t ts_store_pool_memory(const ts_store_engine *engine, int64_t block_size, int queue_depth, int threads) {
-  int64_t slots = (int64_t) count_workers(engine, queue_depth, threads) * (engine->is_deep ? queue_depth : 1), bytes;
+  int64_t slots = (int64_t) count_workers(engine, queue_depth, threads) * count_slots(engine, queue_depth), bytes;
   TS_CHECK(!__builtin_mul_overflow(slots, block_size, &bytes), "%lld buffers of %lld bytes", (long long) slots,
            (long long) block_size);
   return bytes;
@@ -335,11 +350,11 @@ int64_t ts_store_pool_memory(const ts_store_engine *engine, int64_t block_size, 
 
 static bool open_queue(worker *w, int number, ts_text *why, ts_text *note) {
   ts_store_pool *p = w->pool;
-  char *buffer = p->buffers + (int64_t) number * p->depth * p->options.block_size;
-  const ts_store_queue queue = {p->options.file, p->depth, buffer, p->options.block_size};
+  char *buffer = p->buffers + (int64_t) number * p->n_slots * p->options.block_size;
+  const ts_store_queue queue = {p->options.file, p->depth, p->n_slots, buffer, p->options.block_size};
   ts_text said = {0};
-  w->slot = ts_calloc((size_t) p->depth, sizeof *w->slot);
-  for (int i = 0; i < p->depth; ++i) {
+  w->slot = ts_calloc((size_t) p->n_slots, sizeof *w->slot);
+  for (int i = 0; i < p->n_slots; ++i) {
     w->slot[i].buffer = buffer + i * p->options.block_size;
   }
   w->queue = p->options.engine->create(&queue, why, note->length == 0 ? note : &said);
@@ -366,6 +381,7 @@ static void free_pool(ts_store_pool *p) {
 ts_store_pool *ts_store_pool_create(const ts_store_pool_options *o, ts_text *why, ts_text *note) {
   ts_store_pool *p = ts_calloc(1, sizeof *p);
   *p = (ts_store_pool){.options = *o, .depth = o->engine->is_deep ? o->queue_depth : 1, .cutting = 1};
+  p->n_slots = count_slots(o->engine, o->queue_depth);
   p->n_workers = count_workers(o->engine, o->queue_depth, o->threads);
   p->worker = ts_calloc((size_t) p->n_workers, sizeof *p->worker);
   p->buffers_bytes = (size_t) ts_store_pool_memory(o->engine, o->block_size, o->queue_depth, o->threads);

@@ -67,12 +67,12 @@ static int finish_on_ring(void *queue, int64_t *result) {
 }
 
 static void pin_buffers(ring *r, const ts_store_queue *o, ts_text *note) {
-  struct iovec *buffer = ts_calloc((size_t) o->depth, sizeof *buffer);
-  for (int i = 0; i < o->depth; ++i) {
+  struct iovec *buffer = ts_calloc((size_t) o->n_slots, sizeof *buffer);
+  for (int i = 0; i < o->n_slots; ++i) {
     buffer[i] = (struct iovec){o->buffer + i * o->buffer_bytes, (size_t) o->buffer_bytes};
   }
   int error = ts_store_test()->pin;
-  error = error != 0 ? error : -io_uring_register_buffers(&r->ring, buffer, (unsigned) o->depth);
+  error = error != 0 ? error : -io_uring_register_buffers(&r->ring, buffer, (unsigned) o->n_slots);
   r->pinned = error == 0;
   if (error != 0) {
     ts_text_add(note, "its buffers not pinned (%s: ulimit -l)", strerror(error));

@@ -1,5 +1,5 @@
-/* Files of offloaded state, by each engine: against a model in memory, damaged, on devices that fail, and whose ends leave
- * nothing. */
+/* Files of offloaded state, by each engine: against a model in memory, damaged, on devices that fail, and whose ends
+ * leave nothing. */
 #include "io/lock.h"
 #include "io/store.h"
 #include "regression/io/run_fixture.h"
