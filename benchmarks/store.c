@@ -1,10 +1,10 @@
 /* Files of offloaded state against a loop of io_uring that does nothing else: no hashes, no threads, one file.
  *
- *     benchmarks/store DIRECTORY [GB [THREADS [MIB DEPTH]]]      default: 1 GB, 1 thread, requests of 1 MiB, 8 under way
+ *     benchmarks/store DIRECTORY [GB [THREADS [MIB DEPTH]]]     default: 1 GB, 1 thread, requests of 1 MiB, 8 under way
  *
- * Each way writes and reads all of its own file, direct where the file system can do that, in turns; the loop goes first
- * and last.  Prints the median of the rounds' rates, and of their ratios to the loop in the same round; the last two
- * rows are the store without hashes, so what they cost is the difference. */
+ * Each way writes and reads all of its own file, direct where the file system can do that, in turns; the loop goes
+ * first and last.  Prints the median of the rounds' rates, and of their ratios to the loop in the same round.  The last
+ * row is the first store without hashes: what they cost is the difference. */
 #include "io/store.h"
 #include "base/log.h"
 #include "base/memory.h"

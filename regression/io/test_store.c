@@ -653,7 +653,8 @@ static bool refused(const char *in, const char *engine, const ts_store_extent *e
 
 static void test_refusals(void) {
   const ts_store_extent exabyte = {0, (int64_t) 1 << 60, BLOCK}, beyond = {0, INT64_MAX - 5, BLOCK};
-  tap_ok(refused(directory(), NULL, &exabyte, "needs 1152.92 PB (1152921504606846976 bytes) and ", "are free there"),
+  tap_ok(refused(directory(), NULL, &exabyte, "needs 1152.92 PB (1152921504606846976 bytes) and ",
+                 "are free there: No space left on device"),
          "a disk that is too small: bytes wanted and free");
   tap_ok(refused(directory(), NULL, &beyond, "more than 2^63 bytes", directory()), "bytes without a number");
   ts_store_set_test_faults(&(ts_store_faults){.reserve = EDQUOT});
@@ -753,29 +754,49 @@ static void test_descriptions(void) {
 }
 
 /* What containers do. */
-static bool forbid_rings(void) {
+static bool forbid(unsigned call) {
   struct sock_filter filter[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-                                 BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
+                                 BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
                                  BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
                                  BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
   const struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
   return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
-static void test_filter(void) {
+static void test_filter(unsigned call, const char *what) {
   fflush(stdout);
   pid_t child = fork();
   if (child == 0) {
-    _exit(!forbid_rings()
-              ? 77
-              : !(describes(NULL, "threads (io_uring: Operation not permitted), ") || describes(NULL, "liburing")));
+    _exit(!forbid(call) ? 77 : !describes(NULL, "threads (io_uring: Operation not permitted), "));
   }
   int status;
   TS_CHECK(child > 0 && waitpid(child, &status, 0) == child, "fork");
   if (WIFEXITED(status) && WEXITSTATUS(status) == 77) {
     tap_skip("no filters of system calls");
   } else {
-    tap_ok(status == 0, "where io_uring is not permitted threads are taken, and that is told");
+    tap_ok(status == 0, "where %s is not permitted threads are taken, and that is told", what);
+  }
+}
+
+static void test_filters(void) {
+  static const setting ring = {"io_uring", 1, 4, 64 * KB};
+  if (works(&ring)) {
+    test_filter(SYS_io_uring_setup, "io_uring");
+    test_filter(SYS_io_uring_enter, "giving a ring anything");
+  }
+}
+
+/* What is said of the page cache is so. */
+static void test_direct(void) {
+  static const int errors[] = {0, EINVAL};
+  for (size_t i = 0; i < 2; ++i) {
+    ts_store_set_test_faults(&(ts_store_faults){.direct = errors[i]});
+    ts_store *store = make(&settings[2], &plain, 1);
+    bool said = strstr(ts_store_describe(store), ", O_DIRECT") != NULL;
+    tap_ok(said == ((fcntl(ts_store_test_file(store), F_GETFL) & O_DIRECT) != 0) && (errors[i] == 0 || !said), "%s",
+           ts_store_describe(store));
+    ts_store_destroy(&store);
+    ts_store_set_test_faults(NULL);
   }
 }
 
@@ -980,7 +1001,8 @@ int main(void) {
   test_refusals();
   test_nobody();
   test_descriptions();
-  test_filter();
+  test_filters();
+  test_direct();
   test_small_disk();
   test_reserved();
   test_memory();
