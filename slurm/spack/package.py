@@ -28,6 +28,7 @@ class Tessera(AutotoolsPackage, CudaPackage):
     version("0.1.0", tag="v0.1.0")
 
     variant("pmix", default=True, description="Start by srun --mpi=pmix, and ask the PMIx server who is where")
+    variant("liburing", default=True, description="Files of offloaded state are moved by io_uring")
     variant("nccl", default=True, when="+cuda", description="Several GPUs in a run")
     variant("cudnn", default=True, when="+cuda", description="cuDNN's attention, where it is faster")
 
@@ -49,6 +50,7 @@ class Tessera(AutotoolsPackage, CudaPackage):
     depends_on("onednn@2.6: cpu_runtime=omp")
     depends_on("xxhash@0.8:")
     depends_on("pmix@3:", when="+pmix")
+    depends_on("liburing", when="+liburing")
     depends_on("cuda@12.8:", when="+cuda")
     depends_on("nccl", when="+nccl")
     depends_on("cudnn@9:", when="+cudnn")
@@ -66,6 +68,7 @@ class Tessera(AutotoolsPackage, CudaPackage):
         spec = self.spec
         args = [f"CC={spec['mpi'].mpicc}"]
         args += self.with_or_without("pmix")
+        args += self.with_or_without("liburing")
         if spec.satisfies("~cuda"):
             return args + ["--without-cuda"]
         args += [f"--with-cuda={spec['cuda'].prefix}", f"NVCC_GENCODE={self.gencode()}"]
