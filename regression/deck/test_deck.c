@@ -788,7 +788,7 @@ static void test_bad_json(void) {
       {"{\"zero_optimization\": {\"cpu_offload\": true, \"offload_optimizer\": {\"device\": \"none\"}}}",
        "offload_optimizer.device: \"none\", but zero_optimization.cpu_offload is \"cpu\" at "},
       {"{\"zero_optimization\": {\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"/x\"}}}",
-       "device: \"nvme\" is not there yet"},
+       "device: \"nvme\" needs zero_optimization.stage = 3"},
       {"{\"optimizer\": {\"type\": \"OneBitAdam\"}}", "optimizer.type: \"OneBitAdam\" is removed from DeepSpeed"},
   };
   char *text = ts_format("%sdeepspeed_config = \"%s/bad.json\";\n", GOOD_DECK, tap_directory());

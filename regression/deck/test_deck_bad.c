@@ -228,8 +228,18 @@ static const bad_deck decks[] = {
     {TS_CHECK_UNKNOWN_KEY, NULL, SPECS("patterns = \"a\"; partition_typ = \"row\";"), NULL,
      "layer_specs[0].partition_typ: unknown key; did you mean "
      "tensor_parallel.partition_config.layer_specs[].partition_type?"},
-    {TS_CHECK_WORD_LATER, NULL, "zero_optimization = { offload_optimizer = { device = \"nvme\"; }; };\n", NULL,
-     "zero_optimization.offload_optimizer.device: \"nvme\" is not there yet; accepted: none, cpu"},
+    {TS_CHECK_REQUIRED_BY, NULL, "zero_optimization = { offload_optimizer = { device = \"nvme\"; }; };\n", NULL,
+     "zero_optimization.offload_optimizer.nvme_path: missing: zero_optimization.offload_optimizer.device = \"nvme\" "
+     "needs "
+     "it"},
+    {TS_CHECK_OFFLOAD, NULL, "zero_optimization = { offload_param = { device = \"nvme\"; nvme_path = \"/a\"; }; };\n",
+     NULL, "zero_optimization.offload_param.device: \"nvme\" needs zero_optimization.stage = 3, and it is 0"},
+    {TS_CHECK_OFFLOAD, NULL,
+     "zero_optimization = { stage = 3; offload_param = { device = \"nvme\"; nvme_path = \"/a\"; };\n"
+     " offload_optimizer = { device = \"nvme\"; nvme_path = \"/b\"; }; };\n",
+     NULL,
+     "bad.cfg:5: zero_optimization.offload_optimizer.nvme_path: \"/b\", and offload_param has \"/a\": a rank has one "
+     "file; accepted: the same for both"},
     {TS_CHECK_WORD_LATER, NULL, "optimizer = { type = \"ZeroOneAdam\"; };\n", NULL,
      "optimizer.type: \"ZeroOneAdam\" is removed from DeepSpeed, which refuses it too; accepted: AdamW, Adam"},
     {TS_CHECK_UNKNOWN_KEY, NULL, "data = { sources = ( { path = \"a\"; wieght = 2.0; } ); };\n", NULL,
@@ -670,7 +680,7 @@ static void test_gpu(void) {
   ts_error err = {0};
   tap_ok(ts_deck_check_gpu(deck, &err) == TS_BAD_INPUT && err.count == 2 &&
              strstr(err.text, "good.cfg:6: zero_optimization.offload_optimizer.device: \"cpu\": refused, not there yet "
-                              "on GPUs: offload of state to host memory; accepted: "
+                              "on GPUs: offload of state; accepted: "
                               "--set zero_optimization.offload_optimizer.device=none, or run.device = \"cpu\"") != NULL,
          "GPU: offload is refused");
   ts_error_clear(&err);

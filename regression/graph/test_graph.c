@@ -502,6 +502,50 @@ static void test_rows(void) {
   ts_graph_destroy(&g);
 }
 
+static ts_tid add_file(ts_graph *g) {
+  const ts_tensor leaf = {.name = (char *) "file",
+                          .role = TS_ROLE_STATE,
+                          .space = TS_SPACE_FILE,
+                          .dtype = TS_F32,
+                          .shape = TS_SHAPE(6),
+                          .unit = -1};
+  return ts_graph_add_leaf(g, &leaf);
+}
+
+static void break_space(ts_graph *g) {
+  ts_build_cast(ts_graph_site(g), "low", add_file(g), TS_BF16);
+}
+
+/* A window on a file is none in memory. */
+static void break_space_window(ts_graph *g) {
+  ts_tid part = ts_build_view(ts_graph_site(g), "part", add_file(g), 2, TS_SHAPE(4));
+  ts_build_cast(ts_graph_site(g), "low", part, TS_BF16);
+}
+
+static void break_space_load(ts_graph *g) {
+  ts_tid whole = ts_graph_leaf(g, "whole", TS_ROLE_STATE, TS_F32, TS_SHAPE(6), -1);
+  ts_build(ts_graph_site(g), TS_OP_LOAD, "load", 1, &whole);
+}
+
+static void break_space_store(ts_graph *g) {
+  ts_tid file = add_file(g), whole = ts_graph_leaf(g, "whole", TS_ROLE_STATE, TS_F32, TS_SHAPE(6), -1);
+  ts_build(ts_graph_site(g), TS_OP_STORE, "store", 2, (ts_tid[]){whole, file});
+}
+
+/* There and back, by a window. */
+static void test_space(void) {
+  ts_graph *g = make();
+  ts_text why = {0};
+  ts_tid part = ts_build_view(ts_graph_site(g), "part", add_file(g), 2, TS_SHAPE(4));
+  ts_tid x = ts_build(ts_graph_site(g), TS_OP_LOAD, "load", 1, &part);
+  ts_tid stored = ts_build(ts_graph_site(g), TS_OP_STORE, "store", 2, (ts_tid[]){part, x});
+  tap_ok(ts_graph_verify(g, &why) == 0 && g->tensor[part].space == TS_SPACE_FILE &&
+             g->tensor[x].space == TS_SPACE_BACKEND && g->tensor[stored].space == TS_SPACE_FILE,
+         "a copy comes from a file and goes back%s", why.length > 0 ? why.text : "");
+  ts_text_free(&why);
+  ts_graph_destroy(&g);
+}
+
 static void break_names(ts_graph *g) {
   ts_tensor *w = &g->tensor[ts_graph_find(g, "w")];
   ts_free(w->name);
@@ -535,6 +579,10 @@ static const breakage breakages[] = {
     {"rows", "a sum of rows of which different ones are there", break_rows_added, true},
     {"rows", "such rows added to others", break_rows_second, true},
     {"rows", "such rows that the host reads", break_rows_marked, true},
+    {"space", "what is in a file computed with", break_space, true},
+    {"space", "a part of it", break_space_window, true},
+    {"space", "a load of what is in memory", break_space_load, true},
+    {"space", "a store from a file to memory", break_space_store, true},
     {"names", "two leaves of one name", break_names, true},
 };
 
@@ -592,6 +640,7 @@ static void test_verifier(void) {
   }
   test_letters();
   test_rows();
+  test_space();
   test_every_rule_is_broken();
 }
 

@@ -40,7 +40,8 @@ static const struct {
     {TS_OP_REDUCE_SCATTER, "comm/test_comm.c"}, {TS_OP_ALL_REDUCE, "comm/test_comm.c"},
     {TS_OP_SHARE, "ops/test_ops_rules.c"},      {TS_OP_ALL_TO_ALL, "comm/test_comm.c"},
     {TS_OP_EXCHANGE_ROWS, "comm/test_comm.c"},  {TS_OP_SEND, "comm/test_message.c"},
-    {TS_OP_RECEIVE, "comm/test_message.c"},
+    {TS_OP_RECEIVE, "comm/test_message.c"},     {TS_OP_LOAD, "engine/test_offload.c"},
+    {TS_OP_STORE, "engine/test_offload.c"},
 };
 
 static const ts_backend instruction_sets[] = {

@@ -15,6 +15,11 @@ static char *simulate(const grid *g) {
   return ts_simulate_step((const ts_program *const *) g->program, g->ranks);
 }
 
+/* States in files, in pieces that are read ahead and written behind. */
+#define FILES                                                                                    \
+  "zero_optimization={offload_optimizer={device=\"nvme\";nvme_path=\"/x\";};sub_group_size=1;} " \
+  "zero_optimization.stage3_param_persistence_threshold=0"
+
 /* ---- what must be right ---- */
 
 static void expect_clean(const char *name, const char *text, const char *sets, int ranks, ts_model_use use) {
@@ -27,14 +32,16 @@ static void expect_clean(const char *name, const char *text, const char *sets, i
 
 static void test_stages(const char *name, const char *text) {
   static const char *const variant[] = {
-      "zero_optimization.overlap_comm=true", "zero_optimization.overlap_comm=false gradient_accumulation_steps=3",
+      "zero_optimization.overlap_comm=true",
+      "zero_optimization.overlap_comm=false gradient_accumulation_steps=3",
       "zero_optimization.overlap_comm=true gradient_accumulation_steps=3 bf16.enabled=true "
       "zero_optimization.reduce_bucket_size=30000 zero_optimization.allgather_bucket_size=20000",
       "zero_optimization.overlap_comm=true activation_checkpointing.enabled=true activation_checkpointing.interval=2 "
       "zero_optimization.stage3_param_persistence_threshold=0 zero_optimization.stage3_prefetch_bucket_size=60000 "
       "zero_optimization.reduce_bucket_size=5000 zero_optimization.stage3_max_reuse_distance=0",
       "zero_optimization.overlap_comm=true torch_autocast.enabled=true gradient_accumulation_steps=2 "
-      "zero_optimization.stage3_param_persistence_threshold=100 zero_optimization.stage3_prefetch_bucket_size=60000"};
+      "zero_optimization.stage3_param_persistence_threshold=100 zero_optimization.stage3_prefetch_bucket_size=60000",
+      FILES " gradient_accumulation_steps=2 bf16.enabled=true"};
   for (int stage = 0; stage <= 3; ++stage) {
     for (size_t i = 0; i < sizeof variant / sizeof *variant; ++i) {
       char *sets = ts_format("zero_optimization.stage=%d %s", stage, variant[i]);
@@ -184,6 +191,21 @@ static void share_memory(ts_program *p) {
   p->plan->address[kept] = p->plan->address[made];
 }
 
+/* The first load is the first thing to be used. */
+static void drop_wait_for_load(ts_program *p) {
+  remove_instruction(p, find_instruction(p, TS_WAIT, TS_OP_LOAD, 0));
+}
+static void drop_load(ts_program *p) {
+  drop_collective(p, TS_OP_LOAD, 0);
+}
+/* What it writes from is used by what comes next. */
+static void drop_wait_for_store(ts_program *p) {
+  remove_instruction(p, find_instruction(p, TS_WAIT, TS_OP_STORE, 0));
+}
+static void drop_last_wait_for_store(ts_program *p) {
+  remove_instruction(p, find_instruction(p, TS_WAIT, TS_OP_STORE, count_issues(p, TS_OP_STORE) - 1));
+}
+
 static void shrink_arena(ts_program *p) {
   p->plan->arena_bytes[TS_ARENA_WORK] -= TS_PLAN_ALIGN;
 }
@@ -246,6 +268,14 @@ static const fault_row faults[] = {
      6,
      share_memory,
      {"rank 6:", "was written over its memory", "input_layernorm:1"}},
+    {"a load not waited for", FILES, 4, drop_wait_for_load, {"rank 4:", "adamw", "in flight"}},
+    {"a load dropped that is needed", FILES, 4, drop_load, {"rank 4:", ".load", "before it is made"}},
+    {"a store not waited for",
+     FILES,
+     2,
+     drop_wait_for_store,
+     {"rank 2:", "touches memory of", ".store, which is in flight"}},
+    {"the last store not waited for", FILES, 2, drop_last_wait_for_store, {"rank 2:", ".store", "not waited for when"}},
     {"an arena too small", STAGE(0), 6, shrink_arena, {"rank 6:", "outside the work arena", ""}},
 };
 

@@ -165,6 +165,8 @@ static void check_required_by(ts_reader *reader) {
       {"model.rope_local.rope_type", "dynamic", "model.rope_local.factor"},
       {"model.rope_local.rope_type", "llama3", "model.rope_local.factor"},
       {"model.rope_local.rope_type", "yarn", "model.rope_local.factor"},
+      {"zero_optimization.offload_optimizer.device", "nvme", "zero_optimization.offload_optimizer.nvme_path"},
+      {"zero_optimization.offload_param.device", "nvme", "zero_optimization.offload_param.nvme_path"},
   };
   for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
     const ts_key *key = ts_key_at(ts_key_find(rows[i].selector));
@@ -181,6 +183,21 @@ static void check_family(ts_reader *reader) {
   const ts_family *family = ts_family_find(model_type);
   if (family != NULL && family->mlp_ratio == 0 && !has_value(reader, path) && !family_knows(reader, path)) {
     ts_reader_report(reader, TS_CHECK_REQUIRED_BY, path, "missing: model.model_type = \"%s\" needs it", model_type);
+  }
+}
+
+static void check_offload(ts_reader *reader) {
+  const ts_deck_zero *zero = &reader->deck->zero_optimization;
+  bool param = strcmp(zero->offload_param.device, "nvme") == 0;
+  bool both = param && strcmp(zero->offload_optimizer.device, "nvme") == 0;
+  if (param && zero->stage < 3) {
+    ts_reader_report(reader, TS_CHECK_OFFLOAD, "zero_optimization.offload_param.device",
+                     "\"nvme\" needs zero_optimization.stage = 3, and it is %lld", (long long) zero->stage);
+  }
+  if (both && strcmp(zero->offload_param.nvme_path, zero->offload_optimizer.nvme_path) != 0) {
+    ts_reader_report(reader, TS_CHECK_OFFLOAD, "zero_optimization.offload_optimizer.nvme_path",
+                     "\"%s\", and offload_param has \"%s\": a rank has one file; accepted: the same for both",
+                     zero->offload_optimizer.nvme_path, zero->offload_param.nvme_path);
   }
 }
 
@@ -463,17 +480,9 @@ void ts_reader_check_deck(ts_reader *reader) {
       check_token_ids, check_size,
   };
   static void (*const checks[])(ts_reader *) = {
-      check_required_by,
-      check_total_steps,
-      check_steps,
-      check_validation,
-      check_sources,
-      ts_reader_check_optimizer,
-      ts_reader_check_precision,
-      note_recomputation,
-      check_batch,
-      ts_reader_check_elasticity,
-      ts_reader_check_autocast,
+      check_required_by,        check_offload, check_total_steps,          check_steps,
+      check_validation,         check_sources, ts_reader_check_optimizer,  ts_reader_check_precision,
+      note_recomputation,       check_batch,   ts_reader_check_elasticity, ts_reader_check_autocast,
       ts_reader_check_parallel,
   };
   for (size_t i = 0; i < sizeof model_checks / sizeof *model_checks && !ts_deck_model_is_own(reader->deck); ++i) {

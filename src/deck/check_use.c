@@ -24,6 +24,12 @@ ts_status ts_deck_check_training(const ts_deck *deck, ts_error *err) {
   return status;
 }
 
+const char *ts_deck_files(const ts_deck *deck) {
+  const ts_deck_offload *optimizer = &deck->zero_optimization.offload_optimizer;
+  return strcmp(optimizer->device, "nvme") == 0 ? optimizer->nvme_path
+                                                : deck->zero_optimization.offload_param.nvme_path;
+}
+
 ts_status ts_deck_check_gpu(const ts_deck *deck, ts_error *err) {
   const struct {
     const char *key;
@@ -36,7 +42,7 @@ ts_status ts_deck_check_gpu(const ts_deck *deck, ts_error *err) {
   for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
     if (strcmp(rows[i].offload->device, "none") != 0 &&
         ts_deck_report(err, TS_CHECK_GPU, ts_deck_origin(deck, rows[i].key), rows[i].key,
-                       "\"%s\": refused, not there yet on GPUs: offload of state to host memory; accepted: "
+                       "\"%s\": refused, not there yet on GPUs: offload of state; accepted: "
                        "--set %s=none, or run.device = \"cpu\"",
                        rows[i].offload->device, rows[i].key) != TS_OK) {
       status = TS_BAD_INPUT;

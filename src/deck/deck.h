@@ -227,8 +227,17 @@ typedef struct ts_deck_scheduler {
 
 /** `zero_optimization.offload_param` and `offload_optimizer`. */
 typedef struct ts_deck_offload {
-  char *device; /**< "none" or "cpu"; with the latter ts_deck_check_gpu refuses a GPU. */
+  char *device;    /**< "none", "cpu" or "nvme"; but for the first ts_deck_check_gpu refuses a GPU. */
+  char *nvme_path; /**< The directory of files; not empty where device is "nvme". */
+  bool pipeline_read, pipeline_write; /**< Of the optimizer. */
 } ts_deck_offload;
+
+/** `aio`: how files of what is offloaded are read and written. */
+typedef struct ts_deck_aio {
+  int64_t block_size;           /**< Bytes of a request. */
+  int64_t queue_depth;          /**< Requests in flight per thread. */
+  int64_t intra_op_parallelism; /**< Threads that share a transfer. */
+} ts_deck_aio;
 
 /** `zero_optimization.leaf_module`: modules of a program's own model whose units are one. */
 typedef struct ts_deck_leaf_modules {
@@ -244,6 +253,7 @@ typedef struct ts_deck_zero {
   int64_t stage3_max_live_parameters, stage3_max_reuse_distance;
   bool stage3_gather_16bit_weights_on_model_save; /**< For ts_save_16bit_model, and a run's end (TS_RUN_MODEL). */
   ts_deck_leaf_modules leaf_module;
+  int64_t sub_group_size; /**< Of states that are offloaded. */
   ts_deck_offload offload_param, offload_optimizer;
 } ts_deck_zero;
 
@@ -381,6 +391,7 @@ typedef struct ts_deck {
     ts_strings lower_precision_safe_modules;
   } torch_autocast; /**< Not with bf16; ts_deck_autocasts, ts_deck_products, ts_deck_travels_low. */
   ts_deck_zero zero_optimization;
+  ts_deck_aio aio;
   struct {
     bool enabled;      /**< Compute again in the backward what blocks made in the forward. */
     char *policy;      /**< "auto", "block" or "sac". */
@@ -455,6 +466,9 @@ ts_status ts_deck_check_training(const ts_deck *deck, ts_error *err);
  * every rank.
  * \return TS_BAD_INPUT naming each such key. */
 ts_status ts_deck_check_gpu(const ts_deck *deck, ts_error *err);
+
+/** The directory of what offload_optimizer and offload_param keep in files; both have the same. Not collective. */
+const char *ts_deck_files(const ts_deck *deck);
 
 /** Fill the batch triple: train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x
  * \a batch_parallel_size.  Any subset that determines the rest is enough; the micro-batch alone takes one accumulation

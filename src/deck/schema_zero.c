@@ -4,12 +4,11 @@
 #define ZERO(name, type_, initial_, reason) NONE("zero_optimization." name, type_, initial_, reason)
 #define NOT_YET(name, type_, initial_, reason) LATER("zero_optimization." name, type_, initial_, reason)
 #define GONE(name, type_, initial_, reason) REMOVED("zero_optimization." name, type_, initial_, reason)
-#define OFFLOAD(name, type_, initial_) \
-  ZERO(name, type_, initial_, "nothing is moved: on processors all state is in host memory")
-#define DEVICE(field, help_) WORD(zero_optimization.field.device, "none", "none|cpu", "nvme", AUTO, help_)
+#define DEVICE(field, accepted_, later_, help_) \
+  WORD(zero_optimization.field.device, "none", accepted_, later_, AUTO, help_)
 #define BUCKET(name, initial_, min_, help_) INTEGER(zero_optimization.name, initial_, min_, LARGE, AUTO, help_)
 #define ZENFLOW(name, type_, initial_) NOT_YET("zenflow." name, type_, initial_, "updates that run behind the step")
-#define AIO(name, type_, initial_) NONE("aio." name, type_, initial_, "only offload to files uses it")
+#define AIO(name, type_, initial_, reason) NONE("aio." name, type_, initial_, reason)
 #define PLANNED "memory is planned before the run and tensors die after their last use"
 
 static const ts_key rows[] = {
@@ -43,7 +42,10 @@ static const ts_key rows[] = {
     ZERO("reduce_scatter", BOOL, "true", "gradients are always reduced by a reduce-scatter"),
     ZERO("use_multi_rank_bucket_allreduce", BOOL, "true", "a bucket always holds a piece for every rank"),
     ZERO("allgather_partitions", BOOL, "true", "parameters are always gathered by an all-gather"),
-    ZERO("sub_group_size", INT, "1e9", "the update runs over a whole shard in planned memory"),
+    BUCKET(
+        sub_group_size, "1e9", 0,
+        "Most elements of a part updated at a time where its states are in files: these are read and written in such "
+        "pieces, of 4194304 at most (and for 0), a multiple of 262144 or else a power of 2."),
     ZERO("round_robin_gradients", BOOL, "false", "it balances copies of offload, and the shards are equal"),
     ZERO("ignore_unused_parameters", BOOL, "true", "the graph knows which parameters are used"),
     ZERO("find_unused_parameters", BOOL, "false", "the graph knows which parameters are used"),
@@ -80,22 +82,31 @@ static const ts_key rows[] = {
           "zero_optimization.stage3_gather_16bit_weights_on_model_save"),
     ALIAS("zero_optimization.stage3_gather_fp16_weights_on_model_save",
           "zero_optimization.stage3_gather_16bit_weights_on_model_save"),
-    DEVICE(offload_param, "Where parameters wait for their use; cpu has no effect on processors, and GPUs refuse it."),
-    OFFLOAD("offload_param.nvme_path", STRING, NULL),
-    OFFLOAD("offload_param.buffer_count", INT, "5"),
-    OFFLOAD("offload_param.buffer_size", INT, "1e8"),
-    OFFLOAD("offload_param.max_in_cpu", INT, "1e9"),
-    OFFLOAD("offload_param.pin_memory", BOOL, "true"),
-    DEVICE(offload_optimizer, "Where optimizer states are; cpu has no effect on processors, and GPUs refuse it."),
-    OFFLOAD("offload_optimizer.nvme_path", STRING, NULL),
-    OFFLOAD("offload_optimizer.buffer_count", INT, "4"),
-    OFFLOAD("offload_optimizer.pin_memory", BOOL, "true"),
-    OFFLOAD("offload_optimizer.pipeline_read", BOOL, "false"),
-    OFFLOAD("offload_optimizer.pipeline_write", BOOL, "false"),
-    OFFLOAD("offload_optimizer.fast_init", BOOL, "false"),
-    OFFLOAD("offload_optimizer.ratio", REAL, "1.0"),
-    OFFLOAD("offload_optimizer.super_offload", BOOL, "false"),
-    OFFLOAD("offload_optimizer.cpuadam_cores_perc", REAL, "0.8"),
+    DEVICE(offload_param, "none|cpu|nvme", NULL,
+           "Where parameters wait for their use, at stage 3 and also of one rank: nvme, in files, of all that "
+           "stage3_param_persistence_threshold does not exempt; cpu has no effect on processors.  GPUs refuse both."),
+    WORD(zero_optimization.offload_param.nvme_path, "", NULL, NULL, AUTO,
+         "The directory for these files: that of offload_optimizer, where both have one."),
+    ZERO("offload_param.buffer_count", INT, "5", "memory for parameters is planned: as many as are under way"),
+    ZERO("offload_param.buffer_size", INT, "1e8", "memory for parameters is planned: no tensor is too large for it"),
+    ZERO("offload_param.max_in_cpu", INT, "1e9",
+         "on processors stage3_max_live_parameters and stage3_max_reuse_distance say what stays in memory"),
+    ZERO("offload_param.pin_memory", BOOL, "true", "what is read from files is read where it is computed with"),
+    DEVICE(offload_optimizer, "none|cpu|nvme", NULL,
+           "Where optimizer states and fp32 masters are: nvme, in files, of all parameters that "
+           "stage3_param_persistence_threshold does not exempt; cpu has no effect on processors.  GPUs refuse both."),
+    WORD(zero_optimization.offload_optimizer.nvme_path, "", NULL, NULL, AUTO,
+         "The directory for these files, on each node; one a rank, which nothing leaves behind."),
+    FLAG(zero_optimization.offload_optimizer.pipeline_read, "true", AUTO,
+         "Read the next piece of states while one is updated (DeepSpeed's default is false)."),
+    FLAG(zero_optimization.offload_optimizer.pipeline_write, "true", AUTO,
+         "Write the pieces behind it meanwhile (DeepSpeed's default is false)."),
+    ZERO("offload_optimizer.buffer_count", INT, "4", "memory for pieces is planned: as many as are under way"),
+    ZERO("offload_optimizer.pin_memory", BOOL, "true", "what is read from files is read where it is computed with"),
+    ZERO("offload_optimizer.fast_init", BOOL, "false", "states begin as zeros, which nobody writes"),
+    ZERO("offload_optimizer.ratio", REAL, "1.0", "on processors all of the update is made there"),
+    ZERO("offload_optimizer.super_offload", BOOL, "false", "on processors all of the update is made there"),
+    ZERO("offload_optimizer.cpuadam_cores_perc", REAL, "0.8", "an update has all threads of its rank"),
     SPELLING("zero_optimization.cpu_offload", "zero_optimization.offload_optimizer.device", "true=cpu",
              "An old spelling: true is zero_optimization.offload_optimizer.device = \"cpu\"."),
     SPELLING("zero_optimization.cpu_offload_param", "zero_optimization.offload_param.device", "true=cpu",
@@ -149,13 +160,14 @@ static const ts_key rows[] = {
          "memory, "
          "and its first products are computed once more in the backward pass.  Not a key of DeepSpeed but of "
          "ArcticTraining."),
-    AIO("block_size", INT, "1048576"),
-    AIO("queue_depth", INT, "8"),
-    AIO("intra_op_parallelism", INT, "1"),
-    AIO("thread_count", INT, "1"),
-    AIO("single_submit", BOOL, "false"),
-    AIO("overlap_events", BOOL, "true"),
-    AIO("use_gds", BOOL, "false"),
+    INTEGER(aio.block_size, "1048576", 4096, 1073741824, AUTO,
+            "Bytes of a request to a file of offloaded state, at most; counted in whole 4096."),
+    INTEGER(aio.queue_depth, "8", 1, 1024, AUTO, "Requests in flight per thread."),
+    INTEGER(aio.intra_op_parallelism, "1", 1, 64, AUTO, "Threads that share the requests of a transfer."),
+    ALIAS("aio.thread_count", "aio.intra_op_parallelism"),
+    AIO("single_submit", BOOL, "false", "what there is to submit goes together"),
+    AIO("overlap_events", BOOL, "true", "requests are always submitted while others are under way"),
+    LATER("aio.use_gds", BOOL, "false", "files that a GPU reads by itself"),
 };
 
 TABLE(ts_keys_zero, rows);

@@ -255,6 +255,7 @@ static void make_executor(ts_engine *e, const ts_engine_options *o) {
     }
   }
   const ts_executor_options options = {.world = o->world,
+                                       .store = e->store,
                                        .memcheck = o->deck->debug.memcheck,
                                        .check_finite = o->deck->debug.check_finite,
                                        .graphs = o->deck->run.cuda_graphs,
@@ -342,6 +343,10 @@ static ts_status set_up_engine(ts_engine *e, const ts_engine_options *o, ts_erro
   }
   e->timeouts = ts_engine_find_timeouts(e);
   ts_engine_set_communication(e);
+  status = ts_engine_open_store(e, err);
+  if (status != TS_OK) {
+    return status;
+  }
   make_executor(e, o);
   ts_engine_begin_scale(e);
   return o->loads ? TS_OK : ts_engine_initialise(e, err);
@@ -370,6 +375,7 @@ void ts_engine_destroy(ts_engine **engine) {
     return;
   }
   ts_executor_destroy(&e->executor);
+  ts_store_destroy(&e->store);
   ts_free(e->kept.token);
   ts_free(e->kept.n);
   ts_free(e->loads);

@@ -65,6 +65,7 @@ struct ts_engine {
   int n_programs;
   ts_memory_share memory; /* of the host, as it was before anything was taken */
   ts_timeouts timeouts;
+  ts_store *store; /* NULL: all state is in memory */
   ts_executor *executor;
   ts_lr_schedule schedule;
   ts_loss_scaler scaler;
@@ -100,6 +101,11 @@ ts_status ts_engine_check_memory(const ts_engine *engine, ts_error *err);
 /** What the rank that has least may take, bytes: its GPU's free memory, or its share of what its node has available; 0
  * where that is not known. Collective over the world. */
 int64_t ts_engine_memory_of_rank(const ts_engine *engine);
+
+/** Make the file of state that the training program has in one, with its space; nothing where it has none. Collective
+ * over the world.
+ * \return TS_BAD_INPUT, agreed, with the directory: it cannot be written, there is no room. */
+ts_status ts_engine_open_store(ts_engine *engine, ts_error *err);
 
 /** Choose the algorithms of the programs' products on a device, once for all ranks; nothing on the host. Collective
  * over the world.

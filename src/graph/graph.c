@@ -261,6 +261,14 @@ static void refuse_node(ts_graph *g, const ts_node *node, const char *why) {
   ts_text_free(&text);
 }
 
+/* Windows and new versions lie where the old ones do. */
+static ts_space space_of_output(const ts_graph *g, const ts_node *node, int i) {
+  const ts_op_info *info = ts_op_get(node->op);
+  bool window = (info->flags & TS_OP_ALIAS) != 0 && node->op != TS_OP_PACK;
+  ts_tid old = window ? node->in[0] : i < info->n_inplace ? node->in[i] : TS_NONE;
+  return old != TS_NONE ? g->tensor[old].space : TS_SPACE_BACKEND;
+}
+
 /* \return whether the op's rule holds */
 static bool add_outputs(ts_graph *g, ts_node *node) {
   ts_dtype *dtype = ts_calloc((size_t) node->n_out, sizeof *dtype);
@@ -273,6 +281,7 @@ static bool add_outputs(ts_graph *g, ts_node *node) {
     char *name = i == 0 ? ts_strdup(node->name) : ts_format("%s:%d", node->name, i);
     node->out[i] = add_tensor(g, (ts_tensor){.name = name,
                                              .role = TS_ROLE_VALUE,
+                                             .space = space_of_output(g, node, i),
                                              .dtype = dtype[i],
                                              .shape = shape[i],
                                              .producer = g->n_nodes,

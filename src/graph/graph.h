@@ -70,10 +70,12 @@ static inline int ts_segment_phase(ts_segment segment) {
   return segment == TS_SEGMENT_FORWARD || segment == TS_SEGMENT_PREPARE ? 0 : segment == TS_SEGMENT_UPDATE ? 2 : 1;
 }
 
-/** Where a tensor's values are written. */
+/** Where a tensor's values are. */
 typedef enum ts_space {
-  TS_SPACE_BACKEND, /**< In the backend's memory, by nodes. */
-  TS_SPACE_HOST     /**< In the host's, by the host; where the backend's is another, a run begins with a copy to it. */
+  TS_SPACE_BACKEND, /**< In the backend's memory, written by nodes. */
+  TS_SPACE_HOST,    /**< In the host's, by the host; where the backend's is another, a run begins with a copy to it. */
+  TS_SPACE_FILE,    /**< In a file of this rank's, read and written by copies (LOAD, STORE). */
+  TS_N_SPACES
 } ts_space;
 
 /** The kinds of state (graph/states.def; pass/state.h knows more of them). */
@@ -103,7 +105,8 @@ typedef struct ts_held {
 typedef struct ts_tensor {
   char *name; /**< Owned; unique among leaves; a node's outputs are named "node" or "node:1", "node:2". */
   ts_role role;
-  ts_space space; /**< HOST for the leaves of role INPUT and SCALAR. */
+  ts_space
+      space; /**< HOST for the leaves of role INPUT and SCALAR; windows and new versions are where the old ones are. */
   ts_dtype dtype;
   ts_shape shape;
   ts_held held;    /**< Of a STATE leaf. */

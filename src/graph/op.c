@@ -20,6 +20,7 @@ enum {
   LSE = TS_OP_LSE,
   TARGET = TS_OP_HAS_TARGET,
   MESSAGE = TS_OP_MESSAGE,
+  COPY = TS_OP_COPY,
 };
 #define BIT(i) (1u << (i))
 #define ALL (~0u)

@@ -17,7 +17,8 @@ enum {
   TS_OP_PRODUCT = 8,
   TS_OP_LSE = 16,
   TS_OP_HAS_TARGET = 32,
-  TS_OP_MESSAGE = 64
+  TS_OP_MESSAGE = 64,
+  TS_OP_COPY = 128
 };
 
 /** Elements per block of the sum of squares, part of the definition of the gradient norm. */
@@ -73,6 +74,11 @@ static inline bool ts_node_is_collective(const ts_node *node) {
 /** True for a send or a receive between two pieces of a pipeline. Not collective. */
 static inline bool ts_node_is_message(const ts_node *node) {
   return (ts_op_get(node->op)->flags & TS_OP_MESSAGE) != 0;
+}
+
+/** True for a copy from one space to another. Not collective. */
+static inline bool ts_node_is_copy(const ts_node *node) {
+  return (ts_op_get(node->op)->flags & TS_OP_COPY) != 0;
 }
 
 /** The input that says how many rows of a node's outputs there are at run time, as its last element: rows behind them

@@ -301,6 +301,35 @@ static const char *rule_rows(const verifier *v, const ts_node *node) {
   return good ? NULL : "rows that may not be there are read by what does not know how many are";
 }
 
+/* ---- spaces ---- */
+
+static bool is_in_file(const ts_graph *g, ts_tid t) {
+  return t != TS_NONE && g->tensor[t].space == TS_SPACE_FILE;
+}
+
+/* Is any of what a node touches in a file? */
+static bool touches_file(const ts_graph *g, const ts_node *node) {
+  bool touches = is_in_file(g, node->beta);
+  for (int i = 0; i < node->n_in; ++i) {
+    touches = touches || is_in_file(g, node->in[i]);
+  }
+  for (int i = 0; i < node->n_out; ++i) {
+    touches = touches || is_in_file(g, node->out[i]) || (node->prior != NULL && is_in_file(g, node->prior[i]));
+  }
+  return touches;
+}
+
+static const char *rule_space(const verifier *v, const ts_node *node) {
+  const ts_graph *g = v->graph;
+  if (node->op == TS_OP_LOAD || node->op == TS_OP_STORE) {
+    bool inside = node->op == TS_OP_STORE ? is_in_file(g, node->in[1]) : is_in_file(g, node->out[0]);
+    return is_in_file(g, node->in[0]) && !inside ? NULL
+                                                 : "a copy between a file and memory has both ends in one of them";
+  }
+  bool window = (ts_op_get(node->op)->flags & TS_OP_ALIAS) != 0 && node->op != TS_OP_PACK;
+  return window || !touches_file(g, node) ? NULL : "what is in a file is touched by something else than a copy";
+}
+
 /* ---- the graph as a whole ---- */
 
 static int by_name(const void *a, const void *b) {
@@ -333,7 +362,7 @@ static const struct {
   const char *(*check)(const verifier *v, const ts_node *node);
 } rules[] = {{"ids", rule_ids},     {"arity", rule_arity},     {"order", rule_order},     {"shape", rule_shape},
              {"prior", rule_prior}, {"segment", rule_segment}, {"letters", rule_letters}, {"version", rule_version},
-             {"rows", rule_rows},   {"names", rule_names}};
+             {"rows", rule_rows},   {"space", rule_space},     {"names", rule_names}};
 
 enum { N_RULES = sizeof rules / sizeof rules[0] };
 

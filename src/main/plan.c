@@ -153,6 +153,27 @@ static int64_t active_parameters(const ts_program *program) {
   return count;
 }
 
+/* What is in a rank's file, and how much of it moves. */
+static void print_files(const ts_program *program, ts_text *to) {
+  const ts_plan *plan = program->plan;
+  ts_moved moved = ts_program_moved(program);
+  char parameters[32], states[32], read[32], written[32];
+  if (plan->arena_bytes[TS_ARENA_FILE] > 0) {
+    ts_text_add(to,
+                "\nin a file of the rank\n  %-34s %16lld  %10s\n  %-34s %16lld  %10s\n  %-34s %16.0f  %10s\n"
+                "  %-34s %16.0f  %10s\n",
+                "parameters", (long long) plan->stored[TS_PURPOSE_PARAMETER],
+                ts_human_bytes((double) plan->stored[TS_PURPOSE_PARAMETER], parameters), "optimizer states",
+                (long long) plan->stored[TS_PURPOSE_OPTIMIZER],
+                ts_human_bytes((double) plan->stored[TS_PURPOSE_OPTIMIZER], states), "read from it in a step",
+                moved.read, ts_human_bytes(moved.read, read), "written to it in a step", moved.written,
+                ts_human_bytes(moved.written, written));
+    if (program->deck->run.save_async && program->deck->run.save_every > 0) {
+      ts_text_add(to, "  (run.save_async has no effect then: checkpoints are written from it, while the run waits)\n");
+    }
+  }
+}
+
 static void print_rows(const ts_program *program, const plan_row *row, int n, ts_text *to) {
   char a[32], b[32];
   int64_t all = ts_layout_parameter_count(program->layout, false), active = active_parameters(program);
@@ -190,6 +211,7 @@ static void print_rows(const ts_program *program, const plan_row *row, int n, ts
   ts_text_add(to, "  (of these %lld are kept from forward to backward, %s; at work beside them: %lld, %s)\n",
               (long long) program->plan->kept_bytes, ts_human_bytes((double) program->plan->kept_bytes, a),
               (long long) program->plan->working_bytes, ts_human_bytes((double) program->plan->working_bytes, b));
+  print_files(program, to);
   double full, half = ts_program_model_flops(program, &full);
   ts_text_add(to, "\nmodel FLOPs of one micro-batch\n  %-34s %16.4e\n  %-34s %16.4e\n", "causal half (6N + 6LCT)", half,
               "full attention (6N + 12LCT)", full);
@@ -210,6 +232,9 @@ static void print_rows_json(const ts_program *program, const plan_row *row, int 
   }
   ts_text_add(to, ", \"kept_bytes\": %lld, \"working_bytes\": %lld", (long long) program->plan->kept_bytes,
               (long long) program->plan->working_bytes);
+  ts_moved moved = ts_program_moved(program);
+  ts_text_add(to, ", \"file_bytes\": %lld, \"file_read_bytes\": %.0f, \"file_written_bytes\": %.0f",
+              (long long) program->plan->arena_bytes[TS_ARENA_FILE], moved.read, moved.written);
   ts_text_add(to, ", \"work_bytes\": %lld, \"live_bytes\": %lld, \"model_flops\": %.17g, \"model_flops_full\": %.17g",
               (long long) program->plan->arena_bytes[TS_ARENA_WORK], (long long) program->plan->live_bytes, half, full);
 }

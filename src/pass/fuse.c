@@ -132,7 +132,13 @@ static void find_folds(fusion *f) {
 
 /* ---- gathers that only the backward reads ---- */
 
-/* Is a tensor, through windows, read in the backward alone? */
+/* What makes parameters of shards, or of what lives elsewhere. */
+static bool fetches(const ts_node *node) {
+  bool gathers = node->op == TS_OP_ALL_GATHER && !node->attr.comm.into;
+  return node->segment == TS_SEGMENT_FORWARD && (gathers || node->op == TS_OP_LOAD);
+}
+
+/* Is a tensor, through windows and what is fetched, read in the backward alone? */
 static bool is_read_late(const fusion *f, ts_tid t) {
   const ts_graph *g = f->from;
   bool late = true, any = false;
@@ -141,7 +147,11 @@ static bool is_read_late(const fusion *f, ts_tid t) {
     for (int i = 0; i < node->n_in && !f->gone[n]; ++i) {
       if (node->in[i] == t) {
         any = true;
-        late = node->op == TS_OP_VIEW ? is_read_late(f, node->out[0]) : ts_segment_phase(node->segment) == 1;
+        bool on = node->op == TS_OP_VIEW || fetches(node);
+        late = !on && ts_segment_phase(node->segment) == 1;
+        for (int k = 0; on && k < node->n_out; ++k) {
+          late = (k == 0 || late) && is_read_late(f, node->out[k]);
+        }
       }
     }
   }
@@ -161,7 +171,7 @@ static void mark_windows(fusion *f, ts_tid t) {
 static void find_late(fusion *f) {
   for (ts_nid n = 0; n < f->from->n_nodes; ++n) {
     const ts_node *node = &f->from->node[n];
-    bool late = node->op == TS_OP_ALL_GATHER && node->segment == TS_SEGMENT_FORWARD && !node->attr.comm.into;
+    bool late = fetches(node);
     for (int i = 0; i < node->n_out && late; ++i) {
       late = is_read_late(f, node->out[i]);
     }

@@ -16,6 +16,7 @@
 #include <string.h>
 
 const ts_arena_row ts_arenas[TS_N_ARENAS] = {
+    [TS_ARENA_FILE] = {"file", TS_SPACE_FILE, TS_LIFETIME_STATE},
     [TS_ARENA_STATE] = {"state", TS_SPACE_BACKEND, TS_LIFETIME_STATE},
     [TS_ARENA_INPUT] = {"input", TS_SPACE_HOST, TS_LIFETIME_SLOT},
     [TS_ARENA_SLOT] = {"slot", TS_SPACE_BACKEND, TS_LIFETIME_SLOT},
@@ -56,6 +57,7 @@ typedef struct interval {
   ts_tid tensor; /* the root it holds, TS_NONE for a workspace */
   ts_nid node;   /* the node whose workspace it is */
   bool buffer;
+  bool by_page; /* it begins at a multiple of TS_PLAN_PAGE: it is read from a file, or written to one */
 } interval;
 
 typedef struct item_list {
@@ -180,7 +182,7 @@ static void choose_lifetimes(planner *p) {
 }
 
 static ts_arena find_arena(ts_space space, ts_lifetime lifetime) {
-  ts_arena a = TS_ARENA_STATE;
+  ts_arena a = TS_ARENA_FILE;
   while (a < TS_N_ARENAS && (ts_arenas[a].space != space || ts_arenas[a].lifetime != lifetime)) {
     ++a;
   }
@@ -204,7 +206,7 @@ static int64_t place_leaf(planner *p, ts_tid leaf) {
   const ts_tensor *tensor = &p->graph->tensor[leaf];
   TS_CHECK(tensor->role == TS_ROLE_STATE || tensor->space == TS_SPACE_HOST, "nobody writes leaf %s", tensor->name);
   ts_arena arena = find_arena(tensor->space, p->lifetime[leaf]);
-  int64_t bytes = ts_plan_align(ts_tensor_bytes(p->graph, leaf));
+  int64_t bytes = ts_arena_align(arena, ts_tensor_bytes(p->graph, leaf));
   p->plan->address[leaf] = (ts_address){arena, p->plan->arena_bytes[arena]};
   p->plan->arena_bytes[arena] += bytes;
   return bytes;
@@ -284,6 +286,17 @@ static void mark_buffers(planner *p, const ts_node *node) {
   }
 }
 
+/* What a copy reads or writes in memory; a buffer, too. */
+static void mark_pages(planner *p, const ts_node *node) {
+  mark_buffers(p, node);
+  for (int i = 0; i < node->n_in + node->n_out; ++i) {
+    ts_tid root = p->place[i < node->n_in ? node->in[i] : node->out[i - node->n_in]].root;
+    if (p->of_root[root] >= 0) {
+      list_of(p, root)->item[p->of_root[root]].by_page = true;
+    }
+  }
+}
+
 /* Of a reduction whose longest shard has so many columns. */
 static size_t reduction_workspace(const planner *p, const ts_node *node, int64_t columns) {
   bool device = p->context->target.backend->device != NULL;
@@ -339,6 +352,10 @@ static void find_lifetimes(planner *p) {
     const ts_node *node = &p->graph->node[n];
     int at = when(p, i);
     extend_lives(p, node, at);
+    if (ts_node_is_copy(node)) {
+      mark_pages(p, node);
+      continue;
+    }
     if (p->schedule->instruction[i].kind != TS_RUN) {
       bool rows = node->op == TS_OP_ALL_TO_ALL || node->op == TS_OP_EXCHANGE_ROWS;
       if (!rows && !ts_node_is_message(node)) { /* activations on their way */
@@ -391,6 +408,10 @@ static bool together(const interval *a, const interval *b) {
   return a->first <= b->last && b->first <= a->last;
 }
 
+static int64_t align_begin(const interval *item, int64_t offset) {
+  return item->by_page ? (offset + TS_PLAN_PAGE - 1) / TS_PLAN_PAGE * TS_PLAN_PAGE : offset;
+}
+
 /* Lowest offset for `item` among the `n` placed intervals, which are sorted by offset. */
 static int64_t lowest_gap(const interval *item, interval *const *placed, int n) {
   int64_t offset = 0;
@@ -399,7 +420,7 @@ static int64_t lowest_gap(const interval *item, interval *const *placed, int n) 
       if (placed[i]->offset >= offset + item->bytes) {
         break;
       }
-      int64_t end = placed[i]->offset + placed[i]->bytes;
+      int64_t end = align_begin(item, placed[i]->offset + placed[i]->bytes);
       offset = end > offset ? end : offset;
     }
   }
@@ -556,7 +577,8 @@ static void place_state(planner *p) {
   for (ts_tid t = 0; t < p->graph->n_tensors; ++t) {
     const ts_tensor *tensor = &p->graph->tensor[t];
     if (tensor->role == TS_ROLE_STATE) {
-      p->plan->bytes[ts_state_get(tensor->held.state)->purpose] += place_leaf(p, t);
+      int64_t *bytes = tensor->space == TS_SPACE_FILE ? p->plan->stored : p->plan->bytes;
+      bytes[ts_state_get(tensor->held.state)->purpose] += place_leaf(p, t);
     }
   }
 }
@@ -644,7 +666,8 @@ void ts_pass_memory(ts_graph **graph, ts_pass_context *context) {
   const ts_backend *backend = context->target.backend;
   plan->bytes[TS_PURPOSE_RESERVE] = reserve_bytes(backend, g, context->mesh->ranks);
   const ts_deck *deck = context->deck;
-  if (context->use == TS_MODEL_TRAIN && deck->run.save_every > 0 && deck->run.save_async) {
+  bool copied = deck->run.save_every > 0 && deck->run.save_async && plan->arena_bytes[TS_ARENA_FILE] == 0;
+  if (context->use == TS_MODEL_TRAIN && copied) { /* what does not fit into memory is not copied there */
     plan->bytes[TS_PURPOSE_CHECKPOINT] = ts_saved_bytes(g, context->layout);
   }
   /* a program feeds its own model's evaluation one micro-batch at a time */

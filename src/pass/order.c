@@ -9,10 +9,11 @@
 
 /* ---- gathers of parameters ahead of their units ---- */
 
-/* State, as it is or in another type. */
-static bool is_state_cast(const ts_graph *g, ts_tid t) {
+/* State, as it is, from where it lives or in another type. */
+static bool is_of_state(const ts_graph *g, ts_tid t) {
   const ts_node *from = ts_graph_producer(g, t);
-  return g->tensor[from != NULL && from->op == TS_OP_CAST ? from->in[0] : t].role == TS_ROLE_STATE;
+  bool carries = from != NULL && (from->op == TS_OP_CAST || from->op == TS_OP_LOAD);
+  return carries ? is_of_state(g, from->in[0]) : g->tensor[t].role == TS_ROLE_STATE;
 }
 
 /* A gather of state alone may be issued at any time; but one among ranks that share products, or that lack some of the
@@ -28,7 +29,7 @@ static bool is_free_gather(const ts_graph *g, const ts_node *node, unsigned all)
     return false;
   }
   for (int i = 0; i < node->n_in; ++i) {
-    if (!is_state_cast(g, node->in[i])) {
+    if (!is_of_state(g, node->in[i])) {
       return false;
     }
   }
@@ -63,14 +64,13 @@ typedef struct prefetch {
   unsigned all; /* axes */
 } prefetch;
 
-/* A gather, behind the casts it needs. */
+/* A gather, behind the casts and copies it needs. */
 static void issue_gather(prefetch *p, ts_nid n) {
   const ts_node *node = &p->graph->node[n];
   for (int i = 0; i < node->n_in; ++i) {
-    ts_nid cast = p->graph->tensor[node->in[i]].producer;
-    if (cast != TS_NONE && !p->issued[cast]) {
-      p->issued[cast] = true;
-      p->order[p->n++] = cast;
+    ts_nid needed = p->graph->tensor[node->in[i]].producer;
+    if (needed != TS_NONE && !p->issued[needed]) {
+      issue_gather(p, needed);
     }
   }
   p->issued[n] = true;
@@ -337,4 +337,116 @@ ts_nid *ts_order_exchanges(const ts_graph *g) {
   ts_free(e.wanted);
   ts_free(e.asked);
   return e.order;
+}
+
+/* ---- loads ahead of what is computed with them ---- */
+
+typedef struct loads {
+  const ts_graph *graph;
+  ts_place *place;
+  ts_nid *reader; /* per node: of a load the first that reads of it, through windows, else TS_NONE */
+  bool *reads;    /* per node: it is one of those */
+  ts_nid *order;
+  int n; /* of the order */
+  bool *issued;
+} loads;
+
+static void find_first_readers(loads *l) {
+  const ts_graph *g = l->graph;
+  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+    const ts_node *node = &g->node[n];
+    for (int i = 0; i < node->n_in && !ts_node_is_window(node); ++i) {
+      ts_tid root = node->in[i] != TS_NONE ? l->place[node->in[i]].root : TS_NONE;
+      ts_nid load = root != TS_NONE ? g->tensor[root].producer : TS_NONE;
+      if (load != TS_NONE && g->node[load].op == TS_OP_LOAD && l->reader[load] == TS_NONE) {
+        l->reader[load] = n;
+        l->reads[n] = true;
+      }
+    }
+  }
+}
+
+static void issue_load(loads *l, ts_nid n) {
+  l->order[l->n++] = n;
+  l->issued[n] = true;
+}
+
+/* Is there a store from node i on, and before load n, to what that reads? */
+static bool is_stored_between(const loads *l, ts_nid i, ts_nid n) {
+  const ts_graph *g = l->graph;
+  ts_place from = l->place[g->node[n].in[0]];
+  int64_t bytes = ts_tensor_bytes(g, g->node[n].in[0]);
+  bool stored = false;
+  for (ts_nid m = i; m < n && !stored; ++m) {
+    const ts_node *node = &g->node[m];
+    ts_place to = node->op == TS_OP_STORE ? l->place[node->in[0]] : (ts_place){TS_NONE, 0};
+    stored = to.root == from.root && to.offset < from.offset + bytes &&
+             from.offset < to.offset + ts_tensor_bytes(g, node->in[0]);
+  }
+  return stored;
+}
+
+/* Before node i: what the next readers behind it read, of the same phase and chunk. */
+static void issue_loads_ahead(loads *l, ts_nid i, int ahead) {
+  const ts_graph *g = l->graph;
+  const ts_node *node = &g->node[i];
+  int readers = 0;
+  for (ts_nid n = i + 1; n < g->n_nodes && readers < ahead; ++n) {
+    const ts_node *next = &g->node[n];
+    if (ts_segment_phase(next->segment) != ts_segment_phase(node->segment) ||
+        ts_node_chunk(g, next) != ts_node_chunk(g, node)) {
+      return;
+    }
+    if (next->op == TS_OP_LOAD && !l->issued[n] && !is_stored_between(l, i, n)) {
+      issue_load(l, n);
+    }
+    readers += l->reads[n];
+  }
+}
+
+/* A window of a state is none of an order. */
+static bool has_loads(const ts_graph *g) {
+  bool any = false;
+  for (ts_nid n = 0; n < g->n_nodes && !any; ++n) {
+    any = g->node[n].op == TS_OP_LOAD;
+  }
+  return any;
+}
+
+/* Before node i what a load ahead of its place would read from: its windows. */
+static void issue_windows(loads *l) {
+  for (ts_nid n = 0; n < l->graph->n_nodes; ++n) {
+    const ts_node *node = &l->graph->node[n];
+    if (node->op == TS_OP_VIEW && l->graph->tensor[node->out[0]].space == TS_SPACE_FILE) {
+      issue_load(l, n);
+    }
+  }
+}
+
+ts_nid *ts_order_loads(const ts_graph *g, int units, int pieces) {
+  if (!has_loads(g)) {
+    return NULL;
+  }
+  size_t entries = (size_t) g->n_nodes + 1;
+  loads l = {.graph = g,
+             .place = ts_storage_find(g),
+             .reader = ts_ids_none(g->n_nodes),
+             .reads = ts_calloc(entries, sizeof *l.reads),
+             .order = ts_malloc(entries * sizeof *l.order),
+             .issued = ts_calloc(entries, sizeof *l.issued)};
+  find_first_readers(&l);
+  issue_windows(&l);
+  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+    if (l.reads[n]) {
+      issue_loads_ahead(&l, n, ts_segment_phase(g->node[n].segment) == 2 ? pieces : units);
+    }
+    if (!l.issued[n]) {
+      issue_load(&l, n);
+    }
+  }
+  ts_free(l.place);
+  ts_free(l.reader);
+  ts_free(l.reads);
+  ts_free(l.issued);
+  return l.order;
 }

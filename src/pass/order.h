@@ -27,4 +27,11 @@ ts_nid *ts_order_exchanges(const ts_graph *graph);
  * \return node numbers in their new order, owned by the caller. */
 ts_nid *ts_order_prefetch(const ts_graph *graph, int64_t budget, int64_t most, unsigned all);
 
+/** What is loaded for a node comes ahead of so many nodes before it that something is loaded for, of the same phase and
+ * chunk; but behind whatever is stored there before. Not collective.
+ * \param [in] units   How many, of parameters;
+ * \param [in] pieces  and of what is updated.
+ * \return node numbers in their new order, owned by the caller; NULL: nothing is loaded. */
+ts_nid *ts_order_loads(const ts_graph *graph, int units, int pieces);
+
 #endif

@@ -2,7 +2,8 @@
  * The memory plan of one rank's program: where every tensor lives, to the byte.
  *
  * Each arena is of one space and one lifetime (ts_arenas).  STATE holds what lives from step to step, by name;
- * programs of one engine share it.  INPUT holds what the host writes, inputs and scalars; each program has its own.
+ * programs of one engine share it.  FILE is the same on a disk, where whatever is copied at a time begins at a multiple
+ * of TS_PLAN_PAGE.  INPUT holds what the host writes, inputs and scalars; each program has its own.
  * SLOT holds what a micro-batch keeps from one of its runs to the next; TO_INPUT and TO_WEIGHT, where gradients of
  * weights have runs of their own, what its forward keeps for the backward of inputs alone, and what that keeps for the
  * backward of weights.  STEP holds what is made of parameters once for all micro-batches.  WORK holds the rest: the
@@ -26,6 +27,9 @@
 /** Of cudaMalloc; what is 64 bytes off a line of 128 costs GPUs twice the requests. */
 #define TS_PLAN_ALIGN 256
 
+/** Of what is in files, and of memory that is read from one or written to one. */
+#define TS_PLAN_PAGE 4096
+
 /** \a bytes rounded up to a multiple of TS_PLAN_ALIGN. Not collective. */
 static inline int64_t ts_plan_align(int64_t bytes) {
   return (bytes + TS_PLAN_ALIGN - 1) / TS_PLAN_ALIGN * TS_PLAN_ALIGN;
@@ -33,6 +37,7 @@ static inline int64_t ts_plan_align(int64_t bytes) {
 
 typedef enum ts_arena {
   TS_ARENA_NONE,
+  TS_ARENA_FILE, /**< Not memory: those from STATE on are. */
   TS_ARENA_STATE,
   TS_ARENA_INPUT,
   TS_ARENA_SLOT,
@@ -51,6 +56,11 @@ typedef struct ts_arena_row {
 
 /** By arena; NONE has no name. */
 extern const ts_arena_row ts_arenas[TS_N_ARENAS];
+
+/** \a bytes rounded up to what begins behind them in an arena. Not collective. */
+static inline int64_t ts_arena_align(ts_arena arena, int64_t bytes) {
+  return arena == TS_ARENA_FILE ? (bytes + TS_PLAN_PAGE - 1) / TS_PLAN_PAGE * TS_PLAN_PAGE : ts_plan_align(bytes);
+}
 
 typedef struct ts_address {
   ts_arena arena; /**< NONE: the tensor is never touched. */
@@ -93,8 +103,9 @@ typedef struct ts_plan {
   /** Of these what a micro-batch keeps from its forward for its backward; and the most that lives beside it at a time:
    * the working set. */
   int64_t kept_bytes, working_bytes;
-  ts_unit_bytes *unit; /**< Owned; per unit of the graph, and one more for what is of none. */
-  int64_t bytes[TS_N_PURPOSES];
+  ts_unit_bytes *unit;           /**< Owned; per unit of the graph, and one more for what is of none. */
+  int64_t bytes[TS_N_PURPOSES];  /**< Of memory, */
+  int64_t stored[TS_N_PURPOSES]; /**< and of the file. */
   /** Of the host's memory, outside the arenas: leaves of role INPUT of all micro-batches of a step; 2^60 at most. */
   int64_t feed_bytes;
   int64_t peak_bytes; /**< Of the backend's memory: all arenas + reserve, on the host + checkpoint + feed. */

@@ -4,11 +4,15 @@
  * overlap_comm.  What is issued early and what late is pass/order's.  A collective is complete before the first
  * instruction that touches what it writes or writes what it reads, and before its phase (forward, backward, update)
  * ends.  At most TS_IN_FLIGHT collectives hold temporary memory at a time, so that the backward of stages 2 and 3 keeps
- * the gradients of a few units, not of the model. */
+ * the gradients of a few units, not of the model.
+ *
+ * Copies from and to files run beside both, in any order: each is waited for by itself.  What is written holds its
+ * memory until it is; so much of it may wait as ts_offload_behind says, in pieces of the largest update. */
 #include "pass/schedule.h"
 
 #include "base/memory.h"
 #include "graph/rewrite.h"
+#include "pass/offload.h"
 #include "pass/order.h"
 #include "pass/pass.h"
 #include "pass/storage.h"
@@ -46,6 +50,9 @@ typedef struct scheduler {
   int capacity;
   ts_nid *pending; /* issued, not known complete; oldest first */
   int n_pending;
+  ts_nid *copy; /* likewise copies */
+  int n_copies;
+  int64_t behind; /* bytes that may wait to be written */
 } scheduler;
 
 static void emit_instruction(scheduler *s, ts_instruction_kind kind, ts_nid node) {
@@ -64,30 +71,112 @@ static void wait_for_first(scheduler *s, int count) {
   s->n_pending -= count;
 }
 
-static bool in_storage(const scheduler *s, const ts_tid *list, int n, ts_tid root) {
+/* Wait for pending copy i. */
+static void wait_for_copy(scheduler *s, int i) {
+  emit_instruction(s, TS_WAIT, s->copy[i]);
+  --s->n_copies;
+  for (; i < s->n_copies; ++i) {
+    s->copy[i] = s->copy[i + 1];
+  }
+}
+
+static void wait_for_all(scheduler *s) {
+  wait_for_first(s, s->n_pending);
+  while (s->n_copies > 0) {
+    wait_for_copy(s, 0);
+  }
+}
+
+/* Have they bytes in common? */
+static bool share_bytes(const scheduler *s, ts_tid a, ts_tid b) {
+  ts_place x = s->place[a], y = s->place[b];
+  return x.root == y.root && x.offset < y.offset + ts_tensor_bytes(s->graph, b) &&
+         y.offset < x.offset + ts_tensor_bytes(s->graph, a);
+}
+
+static bool shares_bytes(const scheduler *s, const ts_tid *list, int n, ts_tid t) {
   for (int i = 0; i < n; ++i) {
-    if (list[i] != TS_NONE && s->place[list[i]].root == root) {
+    if (list[i] != TS_NONE && share_bytes(s, list[i], t)) {
       return true;
     }
   }
   return false;
 }
 
-/* Does node touch what the collective writes, or write what it reads? */
-static bool conflicts(const scheduler *s, const ts_node *node, const ts_node *collective) {
-  for (int i = 0; i < collective->n_out; ++i) {
-    ts_tid root = s->place[collective->out[i]].root;
-    if (in_storage(s, node->in, node->n_in, root) || in_storage(s, node->out, node->n_out, root) ||
-        (node->prior != NULL && in_storage(s, node->prior, node->n_out, root))) {
+/* Does node touch what is written by another one under way, or write what that reads? */
+static bool conflicts(const scheduler *s, const ts_node *node, const ts_node *other) {
+  for (int i = 0; i < other->n_out; ++i) {
+    ts_tid t = other->out[i];
+    if (shares_bytes(s, node->in, node->n_in, t) || shares_bytes(s, node->out, node->n_out, t) ||
+        (node->prior != NULL && shares_bytes(s, node->prior, node->n_out, t))) {
       return true;
     }
   }
-  for (int i = 0; i < collective->n_in; ++i) {
-    if (in_storage(s, node->out, node->n_out, s->place[collective->in[i]].root)) {
+  for (int i = 0; i < other->n_in; ++i) {
+    if (shares_bytes(s, node->out, node->n_out, other->in[i])) {
       return true;
     }
   }
   return false;
+}
+
+/* Copies are complete that it needs: all that a collective has to wait for, as these are done in order. */
+static void wait_for_copies_of(scheduler *s, const ts_node *node) {
+  for (int i = 0; i < s->n_copies;) {
+    if (conflicts(s, node, &s->graph->node[s->copy[i]])) {
+      wait_for_copy(s, i);
+    } else {
+      ++i;
+    }
+  }
+}
+
+/* Whatever the node needs is complete. */
+static void wait_for_conflicts(scheduler *s, const ts_node *node) {
+  for (int i = s->n_pending - 1; i >= 0; --i) {
+    if (conflicts(s, node, &s->graph->node[s->pending[i]])) {
+      wait_for_first(s, i + 1);
+      break;
+    }
+  }
+  wait_for_copies_of(s, node);
+}
+
+/* ---- copies ---- */
+
+static int64_t copied_bytes(const ts_graph *g, const ts_node *copy) {
+  return ts_tensor_bytes(g, copy->in[0]);
+}
+
+/* What the largest update writes. */
+static int64_t largest_update(const ts_graph *g) {
+  int64_t most = 0, here = 0;
+  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+    here = g->node[n].op == TS_OP_STORE ? here + copied_bytes(g, &g->node[n]) : 0;
+    most = here > most ? here : most;
+  }
+  return most;
+}
+
+static void bound_behind(scheduler *s, int64_t bytes) {
+  int64_t waiting = bytes;
+  for (int i = s->n_copies - 1; i >= 0; --i) {
+    const ts_node *copy = &s->graph->node[s->copy[i]];
+    waiting += copy->op == TS_OP_STORE ? copied_bytes(s->graph, copy) : 0;
+    if (copy->op == TS_OP_STORE && waiting > s->behind) {
+      wait_for_copy(s, i); /* and with it those before it, one after another */
+    }
+  }
+}
+
+static void place_copy(scheduler *s, ts_nid n) {
+  const ts_node *node = &s->graph->node[n];
+  wait_for_conflicts(s, node);
+  if (node->op == TS_OP_STORE) {
+    bound_behind(s, copied_bytes(s->graph, node));
+  }
+  emit_instruction(s, TS_ISSUE, n);
+  s->copy[s->n_copies++] = n;
 }
 
 static bool holds_scratch(const scheduler *s, const ts_node *node) {
@@ -117,8 +206,13 @@ static bool may_overlap(const ts_pass_context *context, const ts_node *collectiv
 
 static void place_node(scheduler *s, ts_nid n, const ts_pass_context *context) {
   const ts_node *node = &s->graph->node[n];
+  if (ts_node_is_copy(node)) {
+    place_copy(s, n);
+    return;
+  }
   if (ts_node_is_collective(node)) {
     bool overlap = may_overlap(context, node);
+    wait_for_copies_of(s, node);
     if (holds_scratch(s, node)) {
       bound_in_flight(s);
     }
@@ -130,12 +224,7 @@ static void place_node(scheduler *s, ts_nid n, const ts_pass_context *context) {
     }
     return;
   }
-  for (int i = s->n_pending - 1; i >= 0; --i) {
-    if (conflicts(s, node, &s->graph->node[s->pending[i]])) {
-      wait_for_first(s, i + 1);
-      break;
-    }
-  }
+  wait_for_conflicts(s, node);
   emit_instruction(s, node->op == TS_OP_SEND ? TS_ISSUE : node->op == TS_OP_RECEIVE ? TS_WAIT : TS_RUN, n);
 }
 
@@ -161,26 +250,30 @@ void ts_pass_schedule(ts_graph **graph, ts_pass_context *context) {
   }
   reorder(graph, ts_order_prefetch(*graph, zero->overlap_comm ? zero->stage3_prefetch_bucket_size : 0,
                                    zero->stage3_max_live_parameters, uneven_axes(context)));
+  reorder(graph, ts_order_loads(*graph, ts_offload_units_ahead(context->deck), ts_offload_ahead(context->deck)));
   const ts_graph *g = *graph;
   ts_place *place = ts_storage_find(g);
   scheduler s = {.graph = g,
                  .place = place,
                  .schedule = ts_calloc(1, sizeof *s.schedule),
-                 .pending = ts_malloc(((size_t) g->n_nodes + 1) * sizeof *s.pending)};
+                 .pending = ts_malloc(((size_t) g->n_nodes + 1) * sizeof *s.pending),
+                 .copy = ts_malloc(((size_t) g->n_nodes + 1) * sizeof *s.copy),
+                 .behind = ts_offload_behind(context->deck) * largest_update(g)};
   int phase = 0, chunk = 0;
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
     if (ts_node_is_window(&g->node[n])) {
       continue;
     }
     if (ts_segment_phase(g->node[n].segment) != phase || ts_node_chunk(g, &g->node[n]) != chunk) {
-      wait_for_first(&s, s.n_pending);
+      wait_for_all(&s);
       phase = ts_segment_phase(g->node[n].segment);
       chunk = ts_node_chunk(g, &g->node[n]);
     }
     place_node(&s, n, context);
   }
-  wait_for_first(&s, s.n_pending);
+  wait_for_all(&s);
   ts_free(s.pending);
+  ts_free(s.copy);
   ts_free(place);
   context->schedule = s.schedule;
 }

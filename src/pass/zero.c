@@ -39,10 +39,39 @@ ts_tid ts_zero_state(ts_zero *z, int index, ts_state state, bool whole) {
            info->name);
   int64_t count = ts_state_elements(info->block, whole ? ts_zero_whole(part) : part->shard);
   char *name = ts_format("%s.%s", part->name, whole ? info->name : info->shard);
-  ts_tid t = ts_graph_state(z->rewrite.to, name, (ts_held){state, index, whole}, dtype_of(z, part, info),
-                            TS_SHAPE(count), part->unit);
+  const ts_tensor leaf = {.name = name,
+                          .role = TS_ROLE_STATE,
+                          .space = ts_offload_space(z->context, part, state),
+                          .dtype = dtype_of(z, part, info),
+                          .shape = TS_SHAPE(count),
+                          .held = {state, index, whole},
+                          .producer = TS_NONE,
+                          .unit = part->unit};
+  ts_tid t = ts_graph_add_leaf(z->rewrite.to, &leaf);
   ts_free(name);
   return t;
+}
+
+static bool is_elsewhere(const ts_zero *z, ts_tid t) {
+  return t != TS_NONE && z->rewrite.to->tensor[t].space == TS_SPACE_FILE;
+}
+
+ts_tid ts_zero_bring(const ts_zero *z, ts_site at, ts_tid t) {
+  if (!is_elsewhere(z, t)) {
+    return t;
+  }
+  char *name = ts_format("%s.load", z->rewrite.to->tensor[t].name);
+  ts_tid y = ts_build(at, TS_OP_LOAD, name, 1, &t);
+  ts_free(name);
+  return y;
+}
+
+void ts_zero_put_back(const ts_zero *z, ts_site at, ts_tid home, ts_tid x) {
+  if (is_elsewhere(z, home)) {
+    char *name = ts_format("%s.store", z->rewrite.to->tensor[home].name);
+    ts_build(at, TS_OP_STORE, name, 2, (ts_tid[]){home, x});
+    ts_free(name);
+  }
 }
 
 int64_t ts_zero_whole(const ts_part *part) {
@@ -64,9 +93,8 @@ static void make_storage(ts_zero *z) {
     if (!part->here) {
       continue;
     }
-    bool sharded = ts_zero_parameter_is_sharded(z, part);
-    s->param = ts_zero_state(z, i, TS_STATE_PARAMETER, !sharded);
-    s->whole = sharded ? TS_NONE : s->param;
+    s->param = ts_zero_state(z, i, TS_STATE_PARAMETER, !ts_zero_parameter_is_sharded(z, part));
+    s->whole = ts_zero_parameter_is_fetched(z, part) ? TS_NONE : s->param;
     if (part->trainable && ts_zero_is_training(z)) {
       bool whole = ts_zero_sums_whole(z, part), beside = z->context->defers && ts_zero_is_spread(part);
       s->gradient = ts_zero_state(z, i, TS_STATE_GRADIENT, whole);
@@ -77,7 +105,16 @@ static void make_storage(ts_zero *z) {
   }
 }
 
-/* ---- windows and gathers ---- */
+/* ---- windows, and fetching what they are on ---- */
+
+/* The whole of a part is made anew: its parameters are windows on that from now on. */
+static void take_whole(ts_zero *z, int index, ts_tid whole) {
+  const ts_part *part = &z->layout->part[index];
+  z->part[index].whole = whole;
+  for (int p = part->first; p < part->first + part->n_parameters; ++p) {
+    z->window[p] = z->low[p] = TS_NONE;
+  }
+}
 
 /* A unit has a gather for each set of axes: the first is called as the unit, others as their first part. */
 static void emit_gather(ts_zero *z, ts_site at, ts_bucket *b) {
@@ -89,11 +126,7 @@ static void emit_gather(ts_zero *z, ts_site at, ts_bucket *b) {
   char *name = ts_format("%s.gather", leads ? at.graph->unit[first->unit] : first->name);
   ts_tid y = ts_build_all_gather(at, name, b->axes, b->group, b->n, b->x, NULL, b->n, b->piece);
   for (int k = 0; k < b->n; ++k) {
-    const ts_part *part = &z->layout->part[b->part[k]];
-    z->part[b->part[k]].whole = y + k;
-    for (int p = part->first; p < part->first + part->n_parameters; ++p) {
-      z->window[p] = z->low[p] = TS_NONE;
-    }
+    take_whole(z, b->part[k], y + k);
   }
   ts_free(name);
 }
@@ -101,20 +134,27 @@ static void emit_gather(ts_zero *z, ts_site at, ts_bucket *b) {
 /* This rank's shard as it travels. */
 static ts_tid shard_to_gather(const ts_zero *z, ts_site at, int index) {
   const ts_part *part = &z->layout->part[index];
+  ts_tid shard = ts_zero_bring(z, at, z->part[index].param);
   if (part->gathered == part->work) {
-    return z->part[index].param;
+    return shard;
   }
   char *name = ts_format("%s.shard.%s", part->name, ts_dtype_name(part->gathered));
-  ts_tid y = ts_build_cast(at, name, z->part[index].param, part->gathered);
+  ts_tid y = ts_build_cast(at, name, shard, part->gathered);
   ts_free(name);
   return y;
 }
 
-static void gather_unit(ts_zero *z, ts_site at, int unit) {
+/* What is needed of: a copy from where it lives, a gather of the shards of all. */
+static void fetch_unit(ts_zero *z, ts_site at, int unit) {
   ts_buckets buckets = {0};
   for (int i = 0; i < z->layout->n_parts; ++i) {
     const ts_part *part = &z->layout->part[i];
-    if (part->unit == unit && ts_zero_parameter_is_sharded(z, part)) {
+    if (part->unit != unit || !part->here || !ts_zero_parameter_is_fetched(z, part)) {
+      continue;
+    }
+    if (!ts_zero_parameter_is_sharded(z, part)) {
+      take_whole(z, i, ts_zero_bring(z, at, z->part[i].param));
+    } else {
       ts_bucket_add(z, at, &buckets, i, shard_to_gather(z, at, i), part->gathered, INT64_MAX, INT64_MAX, emit_gather);
     }
   }
@@ -133,7 +173,7 @@ static bool is_stale(const ts_zero *z, ts_site at, int p) {
 /* On a pipeline micro-batches overlap, and what the forward makes for the backward would be kept for each: what is
  * there all the step is cast once for all of them. */
 static bool casts_once(const ts_zero *z, ts_site at, const ts_parameter *p) {
-  bool stays = z->keeps || !ts_zero_parameter_is_sharded(z, &z->layout->part[p->part]);
+  bool stays = z->keeps || !ts_zero_parameter_is_fetched(z, &z->layout->part[p->part]);
   bool again = z->context->deck->activation_checkpointing.enabled && at.unit != z->last_unit;
   return ts_zero_is_training(z) && z->context->stages != NULL && z->context->step->accumulates && stays && !again &&
          at.segment == TS_SEGMENT_FORWARD;
@@ -212,7 +252,7 @@ static void walk_graph(ts_zero *z) {
     for (int k = 0; gathers != NULL && k < gathers[n]; ++k) {
       ts_site once = at;
       once.segment = z->keeps && at.segment == TS_SEGMENT_FORWARD ? TS_SEGMENT_PREPARE : at.segment;
-      gather_unit(z, once, units[next++]);
+      fetch_unit(z, once, units[next++]);
     }
     map_inputs(z, at, node);
     ts_rewrite_copy(&z->rewrite, n);

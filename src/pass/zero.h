@@ -6,6 +6,7 @@
 
 #include "graph/rewrite.h"
 #include "ops/build.h"
+#include "pass/offload.h"
 #include "pass/pass.h"
 #include "pass/state.h"
 
@@ -81,13 +82,26 @@ static inline bool ts_zero_parameter_is_sharded(const ts_zero *z, const ts_part 
   return ts_zero_stage(z, part) == 3 && !part->persistent;
 }
 
+/** True when a use of the part's parameters makes their values first: they come from other ranks, from where they live,
+ * or both. Not collective. */
+static inline bool ts_zero_parameter_is_fetched(const ts_zero *z, const ts_part *part) {
+  return ts_zero_parameter_is_sharded(z, part) ||
+         ts_offload_space(z->context, part, TS_STATE_PARAMETER) != TS_SPACE_BACKEND;
+}
+
 /** True when the graph is differentiated. Not collective. */
 static inline bool ts_zero_is_training(const ts_zero *z) {
   return z->context->use == TS_MODEL_TRAIN;
 }
 
-/** A state tensor of part \a index, for the whole of it or this rank's shard. Not collective. */
+/** A state tensor of part \a index, for the whole of it or this rank's shard, in the space where it lives. Not
+ * collective. */
 ts_tid ts_zero_state(ts_zero *z, int index, ts_state state, bool whole);
+
+/** \a t in the backend's memory: a copy of what lives elsewhere; and the values \a x back to where \a home lives, where
+ * that is elsewhere. TS_NONE stays TS_NONE. Not collective (they only write nodes). */
+ts_tid ts_zero_bring(const ts_zero *z, ts_site at, ts_tid t);
+void ts_zero_put_back(const ts_zero *z, ts_site at, ts_tid home, ts_tid x);
 
 /** Elements of storage for the whole of a part: room for equal shards, so that plans are the same on all ranks. Not
  * collective. */

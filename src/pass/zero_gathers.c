@@ -1,6 +1,6 @@
-/* Which uses of a unit need a gather of their own (stage 3).
+/* Which uses of a unit need a gather of their own, or a copy from where its parameters live (stage 3).
  *
- * The uses of sharded units are a sequence of visits (a node and a unit, equal neighbours merged).  Between two visits
+ * The uses of such units are a sequence of visits (a node and a unit, equal neighbours merged).  Between two visits
  * of one unit its values either stay gathered or are dropped and gathered again. */
 #include "pass/zero.h"
 
@@ -36,19 +36,19 @@ static int64_t *unit_elements(const ts_zero *z) {
   int64_t *elements = ts_calloc((size_t) z->rewrite.from->n_units + 1, sizeof *elements);
   for (int i = 0; i < z->layout->n_parts; ++i) {
     const ts_part *part = &z->layout->part[i];
-    if (ts_zero_parameter_is_sharded(z, part)) {
+    if (ts_zero_parameter_is_fetched(z, part)) {
       elements[part->unit] += z->context->shards != NULL ? mean_elements(z, part) : part->count;
     }
   }
   return elements;
 }
 
-static int sharded_unit(const ts_zero *z, ts_tid t) {
+static int fetched_unit(const ts_zero *z, ts_tid t) {
   if (t == TS_NONE || z->rewrite.from->tensor[t].role != TS_ROLE_PARAM) {
     return -1;
   }
   const ts_part *part = &z->layout->part[ts_layout_find(z->layout, z->rewrite.from->tensor[t].name)->part];
-  return ts_zero_parameter_is_sharded(z, part) ? part->unit : -1;
+  return ts_zero_parameter_is_fetched(z, part) ? part->unit : -1;
 }
 
 /* What one run leaves for another is kept for each micro-batch where these overlap. */
@@ -72,7 +72,7 @@ static visit *find_visits(const ts_zero *z, int *n_visits) {
   }
   for (ts_nid node = 0; node < z->rewrite.from->n_nodes; ++node) {
     for (int i = 0; i < z->rewrite.from->node[node].n_in; ++i) {
-      int unit = sharded_unit(z, z->rewrite.from->node[node].in[i]);
+      int unit = fetched_unit(z, z->rewrite.from->node[node].in[i]);
       bool again = unit >= 0 && last[unit] >= 0 && last[unit] == n - 1 && is_of_one_run(z, v[n - 1].node, node);
       if (unit >= 0 && !again) {
         TS_GROW(v, n, capacity);

@@ -41,7 +41,7 @@ ts_tid ts_zero_trust_ratios(ts_zero *z, ts_site at, ts_zero_share *share, int n,
     if (has_ratio(z, &share[i])) {
       share[i].first_ratio = ratios;
       ratios += z->layout->part[share[i].part].n_parameters;
-      squares[count++] = add_squares_of(z, at, &share[i], share[i].p, "squares.param");
+      squares[count++] = add_squares_of(z, at, &share[i], ts_zero_bring(z, at, share[i].p), "squares.param");
     }
   }
   for (int i = 0; i < n; ++i) {

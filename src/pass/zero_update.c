@@ -48,25 +48,93 @@ typedef struct sweep {
   ts_rounding rounding;
 } sweep;
 
-static ts_tid add_sweep(ts_zero *z, const ts_zero_share *share, const sweep *s, const ts_update_inputs *in) {
+/* Elements [first, first + count) of a share's storage; all: nothing is cut. */
+typedef struct piece {
+  int64_t first, count;
+  bool all;
+} piece;
+
+static ts_tid add_update(ts_zero *z, const ts_zero_share *share, const sweep *s, piece cut,
+                         const ts_update_inputs *in) {
   const ts_part *part = &z->layout->part[share->part];
+  int64_t begin = share->begin + cut.first, end = begin + cut.count;
   ts_range *range;
-  int n = ts_layout_ranges(z->layout, part, share->begin, share->end, &range);
+  int n = ts_layout_ranges(z->layout, part, begin, end < share->end ? end : share->end, &range);
   for (int i = 0; i < n; ++i) {
     range[i].weight_decay = s->decays ? range[i].weight_decay : 0;
     range[i].ratio = s->ratios != TS_NONE ? share->first_ratio + range[i].ratio : 0;
   }
-  const ts_attr attr = {.update = {.range = range,
-                                   .n = n,
-                                   .rule = s->rule,
-                                   .numbers = s->numbers,
-                                   .has_ratios = s->ratios != TS_NONE,
-                                   .rounding = s->rounding}};
-  char *name = ts_format("%s.%s", part->name, s->name);
+  ts_attr attr = {.update = {.range = range,
+                             .n = n,
+                             .rule = s->rule,
+                             .numbers = s->numbers,
+                             .has_ratios = s->ratios != TS_NONE,
+                             .rounding = s->rounding}};
+  attr.update.rounding.first += cut.first;
+  char *name = cut.all ? ts_format("%s.%s", part->name, s->name)
+                       : ts_format("%s.%s.%lld", part->name, s->name, (long long) cut.first);
   ts_tid out = ts_build_update_elements(site(z), name, in, &attr);
   ts_free(name);
   ts_free(range);
   return out;
+}
+
+/* A piece of a tensor of which one element stands for `block` of the share. */
+static ts_tid cut_piece(const ts_zero *z, ts_tid t, piece cut, int64_t block) {
+  if (t == TS_NONE || cut.all) {
+    return t;
+  }
+  char *name = ts_format("%s.from.%lld", z->rewrite.to->tensor[t].name, (long long) cut.first);
+  ts_tid y = ts_build_view(site(z), name, t, cut.first / block, TS_SHAPE(ts_state_elements(block, cut.count)));
+  ts_free(name);
+  return y;
+}
+
+/* One piece of a share, of which each state comes from where it lives and goes back there.
+ * \return the new p; the new w, if there is one, is the next tensor. */
+static ts_tid sweep_piece(ts_zero *z, const ts_zero_share *share, const sweep *s, piece cut, ts_update_inputs in) {
+  ts_tid *const versions[] = {&in.p, &in.w, &in.state[0], &in.scales[0], &in.state[1], &in.scales[1]};
+  enum { VERSIONS = sizeof versions / sizeof *versions };
+  ts_tid home[VERSIONS], *g = &in.input[TS_UPDATE_G];
+  for (int i = 0; i < VERSIONS; ++i) {
+    home[i] = cut_piece(z, *versions[i], cut, i == 3 || i == 5 ? TS_STATE_BLOCK : 1);
+    *versions[i] = ts_zero_bring(z, site(z), home[i]);
+  }
+  *g = ts_zero_bring(z, site(z), cut_piece(z, *g, cut, 1));
+  ts_tid out = add_update(z, share, s, cut, &in), next = out;
+  for (int i = 0; i < VERSIONS; ++i) {
+    if (home[i] != TS_NONE) {
+      ts_zero_put_back(z, site(z), home[i], next++);
+    }
+  }
+  return out;
+}
+
+/* \return what `out` is of a sweep that was made at once, else all of `t`, whose pieces are new. */
+static ts_tid swept(const ts_zero *z, ts_tid t, ts_tid out, bool at_once) {
+  if (at_once) {
+    return out;
+  }
+  char *name = ts_format("%s.swept", z->rewrite.to->tensor[t].name);
+  ts_tid y = ts_build_view(site(z), name, t, 0, z->rewrite.to->tensor[t].shape);
+  ts_free(name);
+  return y;
+}
+
+/* All of a share, in pieces where states of it live elsewhere.
+ * \return the new w if there is one, else the new p. */
+static ts_tid add_sweep(ts_zero *z, const ts_zero_share *share, const sweep *s, const ts_update_inputs *in) {
+  const ts_part *part = &z->layout->part[share->part];
+  int64_t elements = ts_tensor_count(z->rewrite.to, in->p), most = ts_offload_piece(z->context, part);
+  ts_tid out = TS_NONE;
+  for (int64_t first = 0; first == 0 || share->begin + first < share->end; first += most) {
+    int64_t count = elements - first < most ? elements - first : most;
+    out = sweep_piece(z, share, s, (piece){first, count, count == elements}, *in);
+    if (count == elements - first) {
+      break;
+    }
+  }
+  return swept(z, in->w != TS_NONE ? in->w : in->p, out + (in->w != TS_NONE), elements <= most);
 }
 
 static ts_update_inputs inputs_of(const ts_zero_control *c, ts_tid p, ts_tid w, ts_tid g, ts_tid scale) {
@@ -128,8 +196,7 @@ static void update_part(ts_zero *z, const ts_zero_share *share, const ts_zero_co
     s.numbers = ts_optimizer_numbers_of(deck, s.rule);
     find_states(z, share, &in);
   }
-  ts_tid out = add_sweep(z, share, &s, &in);
-  z->part[share->part].fresh = out + (share->w != TS_NONE);
+  z->part[share->part].fresh = add_sweep(z, share, &s, &in);
   z->part[share->part].updated = share->window ? z->part[share->part].fresh : TS_NONE;
 }
 

@@ -95,6 +95,9 @@ static void prepare_program(ts_executor *e, ts_bound_program *p) {
       ts_heartbeat_join(ts_bound_heartbeat(e), b->group);
       continue;
     }
+    if (ts_node_is_copy(node)) {
+      continue;
+    }
     b->kernel = e->backend->kernel(node->op);
     TS_CHECK(b->kernel->run != NULL, "backend %s has no kernel for %s", e->backend->name, ts_op_get(node->op)->name);
     if (b->kernel->prepare != NULL) {
@@ -182,7 +185,9 @@ static void bind_node(ts_executor *e, ts_bound_program *p, ts_nid n, ts_bound_vi
   if (b->call.workspace_bytes > 0) {
     b->call.workspace = e->arena[TS_ARENA_WORK] + program->plan->workspace[n].offset;
   }
-  if (ts_node_is_collective(node)) {
+  if (ts_node_is_copy(node)) {
+    b->stored = ts_bound_stored(p, node->in[0]);
+  } else if (ts_node_is_collective(node)) {
     if (node->op != TS_OP_EXCHANGE_ROWS) { /* which needs nothing */
       (node->op == TS_OP_ALL_TO_ALL ? bind_exchange : bind_transfers)(b);
     }
@@ -228,7 +233,8 @@ ts_bound_view *ts_bound_view_of(ts_executor *e, ts_bound_program *p, ts_run run)
 
 static void share_state(ts_executor *e, const ts_program *const *programs) {
   int64_t **moved = ts_calloc((size_t) e->n_programs, sizeof *moved);
-  e->arena_bytes[TS_ARENA_STATE] = (size_t) ts_programs_share_state(programs, e->n_programs, moved);
+  int64_t end[TS_N_ARENAS];
+  ts_programs_share_state(programs, e->n_programs, end, moved);
   for (int i = 0; i < e->n_programs; ++i) {
     e->program[i].state = moved[i];
   }

@@ -25,8 +25,9 @@ typedef struct ts_bound_node {
   ts_exchange_lists exchange;     /**< Of an all_to_all, */
   ts_exchange_tensors *exchanged; /**< and its tensors; owned. */
   ts_message_line *line;          /**< Of a send or receive; owned. */
+  int64_t stored;                 /**< Of a copy: where in the file, bytes. */
   bool comes;                     /**< Of a receive, under memcheck: it was under way before this instruction. */
-  uint64_t ticket;                /**< Host: of the stream; 0: not issued since the last wait. */
+  uint64_t ticket;                /**< Host: of the stream or the store; 0: not issued since the last wait. */
   void *begin, *end;              /**< Device: timed events, made when an observer first asks. */
   struct ts_executor *executor;
 } ts_bound_node;
@@ -134,9 +135,12 @@ void ts_bound_copy_in(ts_executor *executor, const ts_bound_program *program, ts
 /** Copy bytes of the backend's memory to the host's; on a device after all that is queued. Not collective. */
 void ts_bound_read(ts_executor *executor, void *to, const void *memory, size_t bytes);
 
-/** Where a tensor lies in the places of a run, in the backend's memory; NULL for TS_NONE and what is never touched.
- * Not collective. */
+/** Where a tensor lies in the places of a run, in the backend's memory; NULL for TS_NONE, what is never touched, and
+ * what is in a file. Not collective. */
 void *ts_bound_address(const ts_executor *executor, const ts_bound_program *program, ts_tid tensor, ts_run run);
+
+/** Where a tensor of the file lies in it, bytes. Not collective. */
+int64_t ts_bound_stored(const ts_bound_program *program, ts_tid tensor);
 
 /** The program in the places of a run, whose nodes are bound; valid until another one is asked for, its nodes for good.
  * Not collective. */

@@ -15,6 +15,7 @@
 #define TS_RUN_EXECUTOR_H
 
 #include "comm/comm.h"
+#include "io/store.h"
 #include "run/program.h"
 
 typedef struct ts_executor ts_executor;
@@ -25,6 +26,7 @@ typedef void ts_executor_observer(void *user, const ts_node *node, bool collecti
 
 typedef struct ts_executor_options {
   ts_world *world; /**< Borrowed; may be NULL when no program has collectives. */
+  ts_store *store; /**< Borrowed; NULL when no program has state in a file. */
   /** Poison memory before its first write and after its death, check every write; collectives then run
    * where they are issued. */
   bool memcheck;
@@ -33,6 +35,11 @@ typedef struct ts_executor_options {
   ts_executor_observer *observer;
   void *observer_user;
 } ts_executor_options;
+
+/** What a program has in a file, as a store wants it: an extent for each leaf, in the order of their places.
+ * \param [in] most  Bytes of a block, at most: a multiple of TS_STORE_ALIGN.
+ * \return \a n extents, the caller's (ts_free). Not collective. */
+ts_store_extent *ts_program_extents(const ts_program *program, int64_t most, int *n);
 
 /** Allocate the arenas, prepare the kernels, resolve every address.
  * \param [in] programs  Borrowed for the executor's life. Collective over the world (communicators are made). */
@@ -84,6 +91,7 @@ void ts_executor_release_host(const ts_executor *executor, void *memory, size_t 
 typedef struct ts_executor_times {
   double communication; /**< Seconds collectives took; NaN on a device, where only an observer's events would tell. */
   double exposed;       /**< Seconds the computation waited for them; NaN likewise. */
+  double copied;        /**< Seconds it waited for files. */
   double phase[TS_N_RUN_PHASES];  /**< Seconds of the runs of each phase, */
   double waited[TS_N_RUN_PHASES]; /**< and what they waited, on a device for messages of pipelines alone. */
   double span;                    /**< From the begin of the first run to the end of the last forward or backward. */

@@ -16,7 +16,7 @@ static void measure_arenas(ts_executor *e) {
     programs[i] = e->program[i].program;
     e->program[i].inputs = ts_programs_arena_bytes(programs, i, TS_ARENA_INPUT);
   }
-  for (ts_arena a = TS_ARENA_INPUT; a < TS_N_ARENAS; ++a) {
+  for (ts_arena a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
     e->arena_bytes[a] = (size_t) ts_programs_arena_bytes(programs, e->n_programs, a);
   }
   ts_free(programs);
@@ -62,6 +62,16 @@ static void release_beside_device(ts_executor *e) {
   device->ops->release_host(device, e->staging);
 }
 
+/* One behind the other; where STATE has a page more for it, such that the last begins at one. */
+static void place_arenas(ts_executor *e, size_t bytes) {
+  size_t at = bytes - e->arena_bytes[TS_ARENA_WORK];
+  at -= e->options.store != NULL ? at % TS_PLAN_PAGE : 0;
+  for (int a = TS_ARENA_WORK; a > TS_ARENA_STATE; --a) {
+    e->arena[a] = e->arena[TS_ARENA_STATE] + at;
+    at -= e->arena_bytes[a - 1];
+  }
+}
+
 void ts_bound_allocate(ts_executor *e) {
   ts_device *device = e->device;
   measure_arenas(e);
@@ -73,9 +83,7 @@ void ts_bound_allocate(ts_executor *e) {
     bytes += e->arena_bytes[a];
   }
   e->arena[TS_ARENA_STATE] = e->backend->allocate(bytes);
-  for (int a = TS_ARENA_INPUT; a < TS_N_ARENAS; ++a) {
-    e->arena[a] = e->arena[a - 1] + e->arena_bytes[a - 1];
-  }
+  place_arenas(e, bytes);
   if (device != NULL && e->options.world != NULL) {
     ts_world_device_register(e->options.world, e->arena[TS_ARENA_STATE], bytes);
   }
@@ -107,7 +115,11 @@ void *ts_bound_address(const ts_executor *e, const ts_bound_program *b, ts_tid t
     return NULL;
   }
   ts_address at = b->program->plan->address[t];
-  return at.arena != TS_ARENA_NONE ? e->arena[at.arena] + at.offset + move_of(b, at.arena, t, run) : NULL;
+  return at.arena >= TS_ARENA_STATE ? e->arena[at.arena] + at.offset + move_of(b, at.arena, t, run) : NULL;
+}
+
+int64_t ts_bound_stored(const ts_bound_program *b, ts_tid t) {
+  return b->program->plan->address[t].offset + b->state[t];
 }
 
 /* ---- inputs ---- */
@@ -191,28 +203,42 @@ void ts_bound_read(ts_executor *e, void *to, const void *memory, size_t bytes) {
 
 /* ---- state and results ---- */
 
-/* Where elements of a leaf lie; *bytes of them. */
-static unsigned char *find_state(const ts_executor *e, ts_tid leaf, int64_t first, int64_t count, size_t *bytes) {
-  const ts_graph *g = e->program[0].program->graph;
+/* Elements of a leaf: in memory, or, where that is NULL, in the file. */
+typedef struct stretch {
+  unsigned char *memory;
+  int64_t stored;
+  size_t bytes;
+} stretch;
+
+static stretch find_state(const ts_executor *e, ts_tid leaf, int64_t first, int64_t count) {
+  const ts_bound_program *p = &e->program[0];
+  const ts_graph *g = p->program->graph;
   TS_ASSERT(g->tensor[leaf].role == TS_ROLE_STATE && first >= 0 && first + count <= ts_tensor_count(g, leaf));
-  size_t size = ts_dtype_size(g->tensor[leaf].dtype);
-  *bytes = (size_t) count * size;
-  return (unsigned char *) ts_bound_address(e, &e->program[0], leaf, ts_run_in_slot(0)) + (size_t) first * size;
+  int64_t size = (int64_t) ts_dtype_size(g->tensor[leaf].dtype);
+  unsigned char *memory = ts_bound_address(e, p, leaf, ts_run_in_slot(0));
+  bool stored = g->tensor[leaf].space == TS_SPACE_FILE;
+  return (stretch){.memory = memory != NULL ? memory + first * size : NULL,
+                   .stored = stored ? ts_bound_stored(p, leaf) + first * size : -1,
+                   .bytes = (size_t) (count * size)};
 }
 
 void ts_executor_read_state(ts_executor *e, ts_tid leaf, int64_t first, int64_t count, void *to) {
-  size_t bytes;
-  const void *memory = find_state(e, leaf, first, count, &bytes);
-  ts_bound_read(e, to, memory, bytes);
+  stretch at = find_state(e, leaf, first, count);
+  if (at.stored >= 0) {
+    ts_store_read(e->options.store, at.stored, (int64_t) at.bytes, to);
+  } else {
+    ts_bound_read(e, to, at.memory, at.bytes);
+  }
 }
 
 void ts_executor_write_state(ts_executor *e, ts_tid leaf, int64_t first, int64_t count, const void *from) {
-  size_t bytes;
-  unsigned char *memory = find_state(e, leaf, first, count, &bytes);
-  if (e->device == NULL) {
-    memcpy(memory, from, bytes);
+  stretch at = find_state(e, leaf, first, count);
+  if (at.stored >= 0) {
+    ts_store_write(e->options.store, at.stored, (int64_t) at.bytes, from);
+  } else if (e->device == NULL) {
+    memcpy(at.memory, from, at.bytes);
   } else {
-    stage(e, memory, (unsigned char *) from, bytes, false);
+    stage(e, at.memory, (unsigned char *) from, at.bytes, false);
   }
 }
 
@@ -226,12 +252,13 @@ static void copy_on_host(const void *from, void *to, size_t bytes, int threads) 
 }
 
 void ts_executor_copy_state(ts_executor *e, ts_tid leaf, int64_t first, int64_t count, void *to) {
-  size_t bytes;
-  const void *memory = find_state(e, leaf, first, count, &bytes);
-  if (e->device == NULL) {
-    copy_on_host(memory, to, bytes, e->program[0].program->target.threads);
+  stretch at = find_state(e, leaf, first, count);
+  if (at.stored >= 0) {
+    ts_store_read(e->options.store, at.stored, (int64_t) at.bytes, to);
+  } else if (e->device == NULL) {
+    copy_on_host(at.memory, to, at.bytes, e->program[0].program->target.threads);
   } else {
-    e->device->ops->copy(e->device, to, memory, bytes, TS_QUEUE_COMPUTE);
+    e->device->ops->copy(e->device, to, at.memory, at.bytes, TS_QUEUE_COMPUTE);
   }
 }
 
@@ -239,6 +266,7 @@ void ts_executor_gather_state(ts_executor *e, ts_tid leaf, unsigned axes, const 
   const ts_program *first = e->program[0].program;
   ts_comm *comm = ts_bound_comm(e, &first->mesh, axes);
   if (comm->size > 1) {
+    TS_ASSERT(first->graph->tensor[leaf].space == TS_SPACE_BACKEND); /* what several ranks have whole */
     ts_dtype dtype = first->graph->tensor[leaf].dtype;
     char *memory = ts_bound_address(e, &e->program[0], leaf, ts_run_in_slot(0));
     ts_transfer transfer = {.x = memory + (size_t) cuts[comm->rank] * ts_dtype_size(dtype),

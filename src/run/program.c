@@ -354,17 +354,17 @@ static int64_t find_shared(const ts_program *const *programs, int before, const 
   return -1;
 }
 
-/* The leaves of program i. \return the arena's end, \a end before them. */
-static int64_t share_leaves(const ts_program *const *programs, int i, int64_t end, int64_t *const *moved) {
+/* The leaves of program i. \param [in,out] end  Of each arena, before and with them. */
+static void share_leaves(const ts_program *const *programs, int i, int64_t end[TS_N_ARENAS], int64_t *const *moved) {
   const ts_graph *g = programs[i]->graph;
   for (ts_tid t = 0; t < g->n_tensors; ++t) {
     if (g->tensor[t].role == TS_ROLE_STATE) {
+      ts_address own = programs[i]->plan->address[t];
       int64_t bytes = ts_tensor_bytes(g, t), at = find_shared(programs, i, &g->tensor[t], bytes, moved);
-      moved[i][t] = (at >= 0 ? at : end) - programs[i]->plan->address[t].offset;
-      end += at >= 0 ? 0 : ts_plan_align(bytes);
+      moved[i][t] = (at >= 0 ? at : end[own.arena]) - own.offset;
+      end[own.arena] += at >= 0 ? 0 : ts_arena_align(own.arena, bytes);
     }
   }
-  return end;
 }
 
 /* Windows and new versions go along with their leaf. */
@@ -377,12 +377,13 @@ static void move_along(const ts_program *program, int64_t *moved) {
   ts_free(place);
 }
 
-int64_t ts_programs_share_state(const ts_program *const *programs, int n, int64_t **moved) {
-  int64_t **of = ts_calloc((size_t) n + 1, sizeof *of), end = 0;
+void ts_programs_share_state(const ts_program *const *programs, int n, int64_t end[TS_N_ARENAS], int64_t **moved) {
+  int64_t **of = ts_calloc((size_t) n + 1, sizeof *of);
+  memset(end, 0, TS_N_ARENAS * sizeof *end);
   for (int i = 0; i < n; ++i) {
     if (programs[i] != NULL) {
       of[i] = ts_calloc((size_t) programs[i]->graph->n_tensors + 1, sizeof **of);
-      end = share_leaves(programs, i, end, of);
+      share_leaves(programs, i, end, of);
     }
   }
   for (int i = 0; i < n; ++i) {
@@ -394,12 +395,13 @@ int64_t ts_programs_share_state(const ts_program *const *programs, int n, int64_
     }
   }
   ts_free(of);
-  return end;
 }
 
 int64_t ts_programs_arena_bytes(const ts_program *const *programs, int n, ts_arena arena) {
-  if (arena == TS_ARENA_STATE) {
-    return ts_programs_share_state(programs, n, NULL);
+  if (ts_arenas[arena].lifetime == TS_LIFETIME_STATE) {
+    int64_t end[TS_N_ARENAS];
+    ts_programs_share_state(programs, n, end, NULL);
+    return end[arena] + (arena == TS_ARENA_STATE && end[TS_ARENA_FILE] > 0 ? TS_PLAN_PAGE : 0);
   }
   int64_t most = 0, sum = 0;
   for (int i = 0; i < n; ++i) {
@@ -456,6 +458,24 @@ static double message_bytes(const ts_program *program, const ts_node *node) {
          (double) ts_dtype_size(node->attr.comm.wire);
 }
 
+/* Does it happen once for all micro-batches of a step? */
+static bool happens_once(const ts_node *node) {
+  return (node->segment & (TS_SEGMENT_PREPARE | TS_SEGMENT_REDUCE | TS_SEGMENT_UPDATE)) != 0;
+}
+
+ts_moved ts_program_moved(const ts_program *program) {
+  const ts_graph *g = program->graph;
+  ts_moved moved = {0};
+  for (ts_nid i = 0; i < g->n_nodes; ++i) {
+    const ts_node *node = &g->node[i];
+    if (ts_node_is_copy(node)) {
+      double times = happens_once(node) ? 1 : (double) program->step.micro_batches;
+      *(node->op == TS_OP_STORE ? &moved.written : &moved.read) += times * (double) ts_tensor_bytes(g, node->in[0]);
+    }
+  }
+  return moved;
+}
+
 /* Do the groups over \a axes hold several ranks along \a axis? */
 static bool reaches_along(const ts_mesh *mesh, unsigned axes, ts_axis axis) {
   return ts_mesh_group_size(mesh, axes & (TS_AXES(axis) | (axis == TS_AXIS_TP ? TS_AXES_SHARERS : 0))) > 1;
@@ -470,8 +490,8 @@ ts_sent ts_program_sent(const ts_program *program, ts_axis axis) {
       sent.micro_batch += message_bytes(program, node);
       ++sent.messages;
     } else if (ts_node_is_collective(node) && reaches_along(&program->mesh, node->attr.comm.axes, axis)) {
-      bool once = (node->segment & (TS_SEGMENT_PREPARE | TS_SEGMENT_REDUCE | TS_SEGMENT_UPDATE)) != 0;
-      sent.with_others += message_bytes(program, node) * (once ? 1 : (double) program->step.micro_batches);
+      sent.with_others +=
+          message_bytes(program, node) * (happens_once(node) ? 1 : (double) program->step.micro_batches);
     }
   }
   sent.step = sent.micro_batch * (double) program->step.micro_batches + sent.with_others;

@@ -60,16 +60,17 @@ typedef struct ts_program {
  * \return TS_BAD_INPUT when the grid does not multiply to the ranks, with the equation. */
 ts_status ts_deck_mesh(const ts_deck *deck, int ranks, int rank, ts_mesh *mesh, ts_error *err);
 
-/** Lay the state of several programs out in one arena: a leaf lies where the first program that has its name has it.
- * A leaf that two programs have must be as large in both (checked). Not collective.
+/** Lay the state of several programs out in one arena of each space: a leaf lies where the first program that has its
+ * name has it. A leaf that two programs have must be as large in both (checked). Not collective.
  * \param [in] programs  \a n of them, or NULL for none.
+ * \param [out] end    Bytes of each arena whose lifetime is STATE; of others 0.
  * \param [out] moved  NULL, or for each program an array by tensor: bytes from where its own plan has what lies in
- *                     STATE to where it is; the caller's (ts_free).
- * \return the arena's bytes. */
-int64_t ts_programs_share_state(const ts_program *const *programs, int n, int64_t **moved);
+ *                     one of these to where it is; the caller's (ts_free). */
+void ts_programs_share_state(const ts_program *const *programs, int n, int64_t end[TS_N_ARENAS], int64_t **moved);
 
-/** What an arena takes that several programs have: STATE what ts_programs_share_state says; INPUT the sum, so that what
- * the host writes for one stays while another runs; the others the largest. Not collective.
+/** What an arena takes that several programs have: STATE and FILE what ts_programs_share_state says, STATE a page more
+ * where there is a file, so that what is read from it can begin at one; INPUT the sum, so that what the host writes for
+ * one stays while another runs; the others the largest. Not collective.
  * \param [in] programs  \a n of them, or NULL for none. */
 int64_t ts_programs_arena_bytes(const ts_program *const *programs, int n, ts_arena arena);
 
@@ -86,6 +87,14 @@ typedef struct ts_sent {
                        * whole or shared, and new values, each as often as the stage sends it; the step's record. */
   double step;        /**< All of them in a step. */
 } ts_sent;
+
+/** Bytes that a rank reads from its file in a step, and writes to it. */
+typedef struct ts_moved {
+  double read, written;
+} ts_moved;
+
+/** What a step of the program copies. Not collective. */
+ts_moved ts_program_moved(const ts_program *program);
 
 /** What a rank sends along \a axis.  Among r ranks reductions and gathers of n bytes move (r - 1) / r n of them, an
  * all_reduce is one of each; an all_to_all sends what its list says. Not collective.

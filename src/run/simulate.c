@@ -158,21 +158,33 @@ static bool in_flight_uses(const ts_sim_rank *r, ts_nid c, ts_sim_extent at, boo
   return found;
 }
 
-static char *check_flight(const ts_sim_rank *r, ts_nid n) {
+/* Does node n touch what another one under way writes, or write what that reads? */
+static char *check_beside(const ts_sim_rank *r, ts_nid n, ts_nid other) {
   const ts_node *node = ts_sim_node(r, n);
-  for (int k = r->n_waited; k < r->n_issued; ++k) {
-    ts_nid c = r->queue[k];
-    ts_tid t;
-    bool written, hit = in_flight_uses(r, c, workspace_of(r, n), true);
-    for (int i = 0; !hit && nth_tensor(node, i, &t, &written); ++i) {
-      hit = in_flight_uses(r, c, extent_of(r, t), written);
-    }
-    if (hit) {
-      return ts_format("rank %d: %s touches memory of %s, which is in flight", r->program->mesh.rank, node->name,
-                       ts_sim_node(r, c)->name);
-    }
+  ts_tid t;
+  bool written, hit = in_flight_uses(r, other, workspace_of(r, n), true);
+  for (int i = 0; !hit && nth_tensor(node, i, &t, &written); ++i) {
+    hit = in_flight_uses(r, other, extent_of(r, t), written);
   }
-  return NULL;
+  return hit ? ts_format("rank %d: %s touches memory of %s, which is in flight", r->program->mesh.rank, node->name,
+                         ts_sim_node(r, other)->name)
+             : NULL;
+}
+
+static char *check_flight(const ts_sim_rank *r, ts_nid n) {
+  char *fault = NULL;
+  for (int k = r->n_waited; k < r->n_issued && fault == NULL; ++k) {
+    fault = check_beside(r, n, r->queue[k]);
+  }
+  return fault;
+}
+
+static char *check_copies(const ts_sim_rank *r, ts_nid n) {
+  char *fault = NULL;
+  for (int k = 0; k < r->n_copies && fault == NULL; ++k) {
+    fault = check_beside(r, n, r->copy[k]);
+  }
+  return fault;
 }
 
 static char *check_messages(const ts_sim_rank *r, ts_nid n) {
@@ -356,6 +368,10 @@ static char *end_run(ts_sim_rank *r) {
     return ts_format("rank %d: %s is issued, but not waited for when its phase ends", r->program->mesh.rank,
                      ts_sim_node(r, r->queue[r->n_waited])->name);
   }
+  if (r->n_copies > 0) {
+    return ts_format("rank %d: %s is issued, but not waited for when its phase ends", r->program->mesh.rank,
+                     ts_sim_node(r, r->copy[0])->name);
+  }
   leave_places(r);
   ++r->run;
   return open_run(r);
@@ -364,6 +380,7 @@ static char *end_run(ts_sim_rank *r) {
 static char *execute(ts_sim_rank *r, ts_nid n) {
   char *fault = check_made(r, n);
   fault = fault == NULL && !ts_node_is_collective(ts_sim_node(r, n)) ? check_flight(r, n) : fault;
+  fault = fault == NULL ? check_copies(r, n) : fault;
   fault = fault == NULL ? check_messages(r, n) : fault;
   if (fault == NULL) {
     write_outputs(r, n);
@@ -386,6 +403,25 @@ static char *wait_for_node(ts_sim_rank *r, ts_nid n, bool *blocked) {
   return NULL;
 }
 
+/* A copy is under way from where it is issued to where it is waited for. */
+static char *execute_copy(ts_sim_rank *r, const ts_instruction *instruction) {
+  int i = 0;
+  if (instruction->kind == TS_ISSUE) {
+    char *fault = execute(r, instruction->node);
+    r->copy[r->n_copies++] = instruction->node;
+    return fault;
+  }
+  while (i < r->n_copies && r->copy[i] != instruction->node) {
+    ++i;
+  }
+  if (i == r->n_copies) {
+    return ts_format("rank %d: waits for %s, which was not issued", r->program->mesh.rank,
+                     ts_sim_node(r, instruction->node)->name);
+  }
+  r->copy[i] = r->copy[--r->n_copies];
+  return NULL;
+}
+
 /* What is received is there; what is sent is under way from now on. */
 static char *execute_message(ts_sim_rank *r, ts_nid n, bool *blocked) {
   bool sends = ts_sim_node(r, n)->op == TS_OP_SEND;
@@ -402,6 +438,9 @@ static char *execute_message(ts_sim_rank *r, ts_nid n, bool *blocked) {
 static char *execute_instruction(ts_sim_rank *r, const ts_instruction *instruction, bool *blocked) {
   if (ts_node_is_message(ts_sim_node(r, instruction->node))) {
     return execute_message(r, instruction->node, blocked);
+  }
+  if (ts_node_is_copy(ts_sim_node(r, instruction->node))) {
+    return execute_copy(r, instruction);
   }
   char *fault =
       instruction->kind == TS_WAIT ? wait_for_node(r, instruction->node, blocked) : execute(r, instruction->node);
@@ -496,7 +535,8 @@ static char *open_rank(ts_sim_rank *r, const ts_program *program) {
                      .of_root = ts_malloc(entries * sizeof *r->of_root),
                      .made = ts_calloc(entries, sizeof *r->made),
                      .waits = {.node = TS_NONE},
-                     .queue = ts_malloc(((size_t) program->schedule->n + 1) * sizeof *r->queue)};
+                     .queue = ts_malloc(((size_t) program->schedule->n + 1) * sizeof *r->queue),
+                     .copy = ts_malloc(((size_t) program->schedule->n + 1) * sizeof *r->copy)};
   memset(r->of_root, -1, entries * sizeof *r->of_root);
   for (EACH_KEPT(l)) {
     r->occupant[l] = ts_malloc((size_t) program->step.n_places[l] * sizeof *r->occupant[l]);
@@ -523,6 +563,7 @@ static void close_rank(ts_sim_rank *r) {
   ts_free(r->n_of);
   ts_free(r->message);
   ts_free(r->queue);
+  ts_free(r->copy);
 }
 
 /* Leaves are not touched by anything but what updates them; results wait for the host. */

@@ -58,7 +58,9 @@ typedef struct ts_sim_rank {
   bool begun;                     /**< What it will send is not under way any more. */
   ts_nid *queue;                  /**< Collectives issued in this run. */
   int n_issued, n_done, n_waited; /**< Of the queue: complete, known to be complete. */
-  ts_sim_message *message;        /**< Under way, in the order of posting. */
+  ts_nid *copy;                   /**< Copies issued and not waited for. */
+  int n_copies;
+  ts_sim_message *message; /**< Under way, in the order of posting. */
   int n_messages, message_capacity;
   ts_sim_message waits; /**< Of a message that the rank waits for: node; else TS_NONE. */
 } ts_sim_rank;

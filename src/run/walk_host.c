@@ -42,8 +42,28 @@ static void wait_node(ts_executor *e, ts_bound_node *b) {
   }
 }
 
+static void wait_copy(ts_executor *e, ts_bound_node *b) {
+  if (b->ticket != 0) {
+    e->times.copied += ts_store_wait(e->options.store, b->ticket);
+    b->ticket = 0;
+  }
+}
+
+/* Under memcheck nothing changes behind an instruction's back. */
+static void start_copy(ts_executor *e, ts_bound_node *b) {
+  const ts_node *node = b->call.node;
+  bool writes = node->op == TS_OP_STORE;
+  void *memory = writes ? (void *) b->in[1] : b->out[0];
+  b->ticket = ts_store_start(e->options.store, writes, b->stored, ts_tensor_bytes(b->call.graph, node->in[0]), memory);
+  if (e->options.memcheck) {
+    wait_copy(e, b);
+  }
+}
+
 static void start_node(ts_executor *e, ts_bound_node *b) {
-  if (b->line != NULL) {
+  if (ts_node_is_copy(b->call.node)) {
+    start_copy(e, b);
+  } else if (b->line != NULL) {
     ts_message_start(b->line);
   } else {
     b->ticket = ts_stream_issue(e->stream, run_collective, b);
@@ -51,14 +71,14 @@ static void start_node(ts_executor *e, ts_bound_node *b) {
 }
 
 static void wait_instruction(ts_executor *e, ts_bound_node *b) {
-  (b->line != NULL ? ts_messages_wait : wait_node)(e, b);
+  (ts_node_is_copy(b->call.node) ? wait_copy : b->line != NULL ? ts_messages_wait : wait_node)(e, b);
 }
 
 void ts_walk_host(ts_executor *e, ts_bound_program *p, ts_run run) {
   const ts_run_kind *what = &p->program->step.kind[run.kind];
   const ts_schedule *schedule = p->program->schedule;
   ts_bound_node *nodes = ts_bound_view_of(e, p, run)->node, *messages = p->view[ts_run_slot(run)].node;
-  double start = ts_seconds(), exposed = e->times.exposed;
+  double start = ts_seconds(), waited = e->times.exposed + e->times.copied;
   ts_messages_wait_for_sends(e, p, run);
   if (p->memcheck != NULL) {
     ts_memcheck_begin(p->memcheck);
@@ -89,7 +109,7 @@ void ts_walk_host(ts_executor *e, ts_bound_program *p, ts_run run) {
   e->times.communication += busy - e->busy_seen;
   e->busy_seen = busy;
   e->times.phase[what->phase] += ts_seconds() - start;
-  e->times.waited[what->phase] += e->times.exposed - exposed;
+  e->times.waited[what->phase] += e->times.exposed + e->times.copied - waited;
   e->began = e->began == 0 ? start : e->began;
   e->times.span = what->phase != TS_RUN_UPDATE ? ts_seconds() - e->began : e->times.span;
 }

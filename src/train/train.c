@@ -362,6 +362,14 @@ static int end_saved(ts_training *r, ts_error *err) {
   return code == 0 ? end_finished(r) : code;
 }
 
+static void say_moved(ts_training *r) {
+  char *moved = ts_engine_take_moved(r->engine);
+  if (moved != NULL) {
+    ts_log(TS_LOG_INFO, "%s", moved);
+  }
+  ts_free(moved);
+}
+
 static int train(ts_training *r, ts_error *err) {
   ts_status status = TS_OK;
   while (r->at.step < r->steps && !r->stopping && !r->unsaved && status == TS_OK) {
@@ -375,6 +383,7 @@ static int train(ts_training *r, ts_error *err) {
     status = status == TS_OK ? after_step(r, err) : status;
   }
   ts_progress_end(&r->progress);
+  say_moved(r);
   ts_heartbeat_phase(ts_world_heartbeat(r->world), TS_PHASE_ENDING);
   if (status != TS_OK) {
     ts_saver_finish(r->saver);

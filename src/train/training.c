@@ -204,6 +204,15 @@ static void describe_size(const ts_training *r) {
   ts_free(all);
 }
 
+static void describe_offload(const ts_training *r) {
+  char *files = ts_engine_describe_store(r->engine);
+  if (files != NULL) {
+    ts_log(TS_LOG_INFO, "%s", files);
+  }
+  ts_free(files);
+  ts_free(ts_engine_take_moved(r->engine)); /* to begin with */
+}
+
 static void describe_run(const ts_training *r) {
   char a[32];
   char *where = ts_world_describe(r->world);
@@ -218,6 +227,7 @@ static void describe_run(const ts_training *r) {
          (long long) r->deck->zero_optimization.stage, p->target.backend->describe());
   ts_text_free(&types);
   describe_size(r);
+  describe_offload(r);
   describe_data(r->data);
 }
 

@@ -1,0 +1,144 @@
+/* Steps whose state is in files have the bits of steps whose state is in memory: with every optimizer and type of state,
+ * at every stage, on any grid, however much is read ahead and in however many pieces. */
+#include "regression/tap_mpi.h"
+#include "regression/train_run.h"
+
+#include "base/memory.h"
+#include "base/text.h"
+#include "run/program.h"
+
+#include <string.h>
+
+enum { STEPS = 3 };
+
+/* Everything leaves that may; pieces are as small as files let them be, so that units have several. */
+#define ALL " zero_optimization.stage3_param_persistence_threshold=0"
+#define PIECES " zero_optimization.sub_group_size=1"
+#define DROPPED " zero_optimization.stage=3 zero_optimization.stage3_max_live_parameters=0"
+
+/* What is in files: states of the optimizer, parameters, both. */
+typedef enum what { STATES, PARAMETERS, BOTH } what;
+static const char *const what_names[] = {"states", "parameters", "both"};
+
+typedef struct offload_case {
+  int ranks; /* 0: any number */
+  what what;
+  const char *deck, *sets;
+} offload_case;
+
+#define LLAMA train_run_llama
+#define GPT2 train_run_gpt2
+static const offload_case cases[] = {
+    {0, STATES, LLAMA, ALL PIECES " debug.memcheck=true"},
+    {0, STATES, GPT2, ALL " zero_optimization.stage=1 gradient_accumulation_steps=2"},
+    {0, STATES, GPT2, ALL PIECES " zero_optimization.stage=2 bf16.enabled=true bf16.stochastic_rounding=true"},
+    {0, STATES, LLAMA, ALL PIECES " zero_optimization.stage=3 optimizer.type=Lamb"},
+    {0, STATES, LLAMA, ALL PIECES " zero_optimization.stage=1 optimizer.type=Muon bf16.enabled=true"},
+    {0, STATES, GPT2, ALL PIECES " optimizer.type=Lion fp16.enabled=true"},
+    {0, STATES, LLAMA, ALL PIECES " optimizer.type=SGD optimizer.params.momentum=0.9 optimizer.params.nesterov=true"},
+    {0, STATES, LLAMA,
+     ALL PIECES " zero_optimization.offload_optimizer.pipeline_read=false "
+                "zero_optimization.offload_optimizer.pipeline_write=false optimizer.type=Adagrad"},
+    {0, PARAMETERS, LLAMA, ALL DROPPED PIECES " debug.memcheck=true"},
+    {0, PARAMETERS, GPT2, ALL DROPPED " torch_autocast.enabled=true gradient_accumulation_steps=2"},
+    {0, BOTH, LLAMA, ALL DROPPED PIECES " bf16.enabled=true activation_checkpointing.enabled=true"},
+    {0, BOTH, GPT2, ALL " zero_optimization.stage=3 bf16.enabled=true optimizer.state_dtype=8bit"},
+    {0, BOTH, LLAMA, ALL DROPPED " zero_optimization.stage3_prefetch_bucket_size=0 frozen=[\"v_proj\"]"},
+    {0, BOTH, LLAMA,
+     ALL DROPPED PIECES " bf16.enabled=true bf16.bf16_master_weights_and_grads=true data_types.grad_accum_dtype=bf16"},
+    {2, BOTH, LLAMA, ALL DROPPED PIECES " tensor_parallel.autotp_size=2 bf16.enabled=true"},
+    {2, BOTH, LLAMA, ALL DROPPED " sequence_parallel_size=2 gradient_accumulation_steps=2"},
+    {2, BOTH, GPT2, ALL DROPPED PIECES " pipeline.stages=2 gradient_accumulation_steps=3"}, /* a tied table */
+    {4, BOTH, LLAMA,
+     ALL DROPPED PIECES " tensor_parallel.autotp_size=2 bf16.enabled=true zero_optimization.overlap_comm=true"},
+    {4, BOTH, GPT2, ALL DROPPED " pipeline.stages=2 gradient_accumulation_steps=3 pipeline.schedule=zb_h1"},
+    {4, STATES, GPT2, ALL PIECES " zero_optimization.stage=1 optimizer.type=Muon tensor_parallel.autotp_size=2"},
+};
+
+static char *offload_sets(const char *directory, what w) {
+  char *states = ts_format(" zero_optimization.offload_optimizer={device=\"nvme\";nvme_path=\"%s\";}", directory);
+  char *parameters = ts_format(" zero_optimization.offload_param={device=\"nvme\";nvme_path=\"%s\";}", directory);
+  char *sets = ts_format("%s%s", w == PARAMETERS ? "" : states, w == STATES ? "" : parameters);
+  ts_free(states);
+  ts_free(parameters);
+  return sets;
+}
+
+/* Evaluations among them, which have the same parameters. */
+static void test_case(ts_world *world, const char *directory, const offload_case *c) {
+  char *files = offload_sets(directory, c->what), *sets = ts_format("%s%s", c->sets, files);
+  train_run memory = train_run_do(world, c->deck, c->sets, STEPS), file = train_run_do(world, c->deck, sets, STEPS);
+  bool evaluated = memcmp(memory.evaluation, file.evaluation, STEPS * sizeof *file.evaluation) == 0;
+  tap_ok_all(MPI_COMM_WORLD, train_run_equal(&memory, &file) && evaluated, "%s in files,%s: the same bits",
+             what_names[c->what], c->sets);
+  train_run_free(&memory);
+  train_run_free(&file);
+  ts_free(files);
+  ts_free(sets);
+}
+
+/* ---- what is planned ---- */
+
+static ts_program *plan(ts_world *world, ts_deck *deck) {
+  ts_mesh mesh;
+  TS_CHECK(ts_deck_mesh(deck, ts_world_size(world), ts_world_rank(world), &mesh, NULL) == TS_OK, "a grid");
+  return ts_program_create(&(ts_program_options){.deck = deck,
+                                                 .mesh = &mesh,
+                                                 .use = TS_MODEL_TRAIN,
+                                                 .target = {.backend = ts_backend_cpu(), .threads = 1},
+                                                 .batch = deck->train_micro_batch_size_per_gpu,
+                                                 .length = deck->data.sequence_length});
+}
+
+/* Of a model whose update is larger than its activations. */
+static const char wide[] = TRAIN_RUN_MODEL("llama", "32", "8", "4",
+                                           "hidden_size = 256; intermediate_size = 512; num_hidden_layers = 12; "
+                                           "num_attention_heads = 4; num_key_value_heads = 4;");
+
+/* What left is not in memory any more, but for the pieces that are under way, and two blocks of twelve. */
+static void test_plan(ts_world *world, what w) {
+  const char *sets = DROPPED " zero_optimization.stage3_param_persistence_threshold=1000" PIECES;
+  char *files = offload_sets("/nowhere", w), *all = ts_format("%s%s", sets, files);
+  ts_deck *deck[] = {train_run_deck(world, wide, sets), train_run_deck(world, wide, all)};
+  ts_program *program[] = {plan(world, deck[0]), plan(world, deck[1])};
+  const ts_plan *memory = program[0]->plan, *file = program[1]->plan;
+  static const ts_purpose purposes[] = {TS_PURPOSE_OPTIMIZER, TS_PURPOSE_PARAMETER};
+  bool sum = true;
+  int64_t left = 0;
+  for (int i = 0; i < 2; ++i) {
+    bool leaves = w == BOTH || (int) w == i;
+    int64_t here = file->bytes[purposes[i]], there = file->stored[purposes[i]], before = memory->bytes[purposes[i]];
+    /* places in a file begin at pages */
+    sum = sum && here + there >= before && here + there <= before + 64 * TS_PLAN_PAGE && (there > 0) == leaves;
+    sum = sum && (!leaves || here < before / 20);
+    left += there;
+  }
+  int64_t saved = memory->peak_bytes - file->peak_bytes;
+  tap_ok_all(MPI_COMM_WORLD, sum && saved > left * 3 / 4, "%s: %lld bytes leave memory, which is %lld smaller",
+             what_names[w], (long long) left, (long long) saved);
+  for (int i = 0; i < 2; ++i) {
+    ts_program_destroy(&program[i]);
+    ts_deck_destroy(&deck[i]);
+  }
+  ts_free(files);
+  ts_free(all);
+}
+
+int main(int argc, char **argv) {
+  ts_world *world = ts_world_create(&argc, &argv);
+  train_run_set_evaluating(true);
+  char *directory = ts_strdup(tap_directory_all(MPI_COMM_WORLD));
+  int ranks = ts_world_size(world);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+    if (cases[i].ranks == ranks || (cases[i].ranks == 0 && ranks < 4)) {
+      test_case(world, directory, &cases[i]);
+    }
+  }
+  for (what w = STATES; w <= BOTH; ++w) {
+    test_plan(world, w);
+  }
+  ts_free(directory);
+  int status = tap_done_all(MPI_COMM_WORLD);
+  ts_world_destroy(&world);
+  return status;
+}

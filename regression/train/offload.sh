@@ -1,0 +1,105 @@
+#!/bin/sh
+# TAP: runs whose state is in files: checkpoints of them and of others go on from one another with the same bits, what they
+# are told when there is no room, and that nothing of them is left behind.
+# shellcheck disable=SC2086
+# shellcheck source=regression/cli_common.sh
+. "${srcdir:-.}/regression/cli_common.sh"
+mkdir disk
+persistent="--set zero_optimization.stage3_param_persistence_threshold=0 --set zero_optimization.sub_group_size=1"
+states="$persistent --set zero_optimization.offload_optimizer.device=nvme --set zero_optimization.offload_optimizer.nvme_path=disk"
+parameters="--set zero_optimization.stage=3 --set zero_optimization.offload_param.device=nvme
+  --set zero_optimization.offload_param.nvme_path=disk --set zero_optimization.stage3_max_live_parameters=0"
+all="$states $parameters --set bf16.enabled=true"
+is_empty() { [ -z "$(ls -A "$1")" ]; }
+
+# train RANKS DIRECTORY [WORD]...
+train() {
+  ranks=$1
+  directory=$2
+  shift 2
+  run $mpiexec -n "$ranks" "$tessera" train tiny.cfg --set run.directory="$directory" --set run.save_every=3 \
+    --set debug.digest_every=1 "$@"
+}
+
+# goes_on FROM NAME [WORD]...: the run, cut back to its first checkpoint, goes on and ends as it did.
+goes_on() {
+  from=$1
+  title=$2
+  shift 2
+  rm -rf again
+  cp -r "$from" again
+  rm -rf again/step_00000006
+  train 2 again --resume auto "$@"
+  ok "$title: goes on" gave 0
+  ok "$title: as if nothing had changed" "$tessera" compare again "$from" --tolerance 0
+}
+
+test_resume() {
+  train 2 memory --set zero_optimization.stage=3 --set bf16.enabled=true
+  train 2 file $all
+  ok "state in files" clean
+  ok "and where, how" printed '^offload: .* a rank in disk \((io_uring|threads)'
+  ok "and what that cost" printed '^offload: .* read, .* written, for which the computation waited [0-9.]+ s'
+  ok "the same losses and parameters as in memory" "$tessera" compare file memory --tolerance 0
+  goes_on file "a checkpoint of files, in memory" --set zero_optimization.stage=3 --set bf16.enabled=true
+  goes_on memory "a checkpoint of memory, in files" $all
+  goes_on memory "with states alone in files, at stage 1" $states --set zero_optimization.stage=1 --set bf16.enabled=true
+  ok "nothing is left" is_empty disk
+}
+
+# Of a checkpoint, with parameters in a file.
+test_inference() {
+  for command in "eval memory" "generate memory --prompt line --tokens 8"; do
+    run "$tessera" $command
+    cp "$scratch/out" plain
+    run "$tessera" $command $parameters --set zero_optimization.stage3_param_persistence_threshold=0
+    ok "${command%% *} with parameters in a file" clean
+    ok "${command%% *}: the same answer" cmp plain "$scratch/out"
+  done
+}
+
+test_plan() {
+  run "$tessera" plan tiny.cfg --ranks 2 $all --set run.save_every=3
+  ok "plan: what is in the file" printed '^  optimizer states +[1-9][0-9]*'
+  ok "plan: and what moves" printed '^  read from it in a step +[1-9][0-9]*'
+  ok "plan: that saving waits" printed 'run.save_async has no effect then'
+  run "$tessera" plan tiny.cfg --format json
+  ok "plan: nothing in files without offload" grep -q '"file_bytes": 0, "file_read_bytes": 0,' "$scratch/out"
+}
+
+test_killed() {
+  (train 2 killed $all --set run.steps=2000 --set run.save_every=0) &
+  job=$!
+  tries=0
+  while [ $tries -lt 200 ] && ! grep -q '^2,' killed/metrics.csv 2> /dev/null; do
+    sleep 0.05
+    tries=$((tries + 1))
+  done
+  pkill -9 -f "run.directory=killed" || true
+  wait $job
+  ok "a run that is killed had begun" [ $tries -lt 200 ]
+  ok "and leaves nothing" is_empty disk
+}
+
+test_refused() {
+  : > nowhere
+  train 2 refused $states --set zero_optimization.offload_optimizer.nvme_path=nowhere
+  ok "a directory that is a file" said 2 'nowhere: '
+  ok "nothing was written" [ ! -e refused/metrics.csv ]
+  mkdir small
+  if mount -t tmpfs -o size=128k none small 2> /dev/null; then
+    train 2 refused $states --set zero_optimization.offload_optimizer.nvme_path=small
+    umount -l small
+    ok "a disk without room, before the first step" said 2 'small.*(free|room)'
+    ok "and nothing was written" [ ! -e refused/metrics.csv ]
+  else
+    skip "a disk without room" "no file system can be mounted here"
+  fi
+}
+
+test_resume
+test_inference
+test_plan
+test_killed
+test_refused
+finish

@@ -1,0 +1,62 @@
+#include "pass/offload.h"
+
+#include "graph/op.h"
+#include "pass/plan.h"
+#include "pass/state.h"
+
+#include <string.h>
+
+/* Of offsets and lengths in a file that is read past the page cache. */
+#define FILE_ALIGN 4096
+
+/* Of what two stages of a pipeline read each gives the other what is in its memory. */
+static bool parameters_leave(const ts_pass_context *context, const ts_part *part) {
+  const ts_deck_zero *zero = &context->deck->zero_optimization;
+  return zero->stage == 3 && strcmp(zero->offload_param.device, "nvme") == 0 && part->copy < 0;
+}
+
+static bool states_leave(const ts_pass_context *context, const ts_part *part) {
+  bool nvme = strcmp(context->deck->zero_optimization.offload_optimizer.device, "nvme") == 0;
+  return nvme && part->trainable && context->use == TS_MODEL_TRAIN;
+}
+
+ts_space ts_offload_space(const ts_pass_context *context, const ts_part *part, ts_state state) {
+  ts_purpose purpose = ts_state_get(state)->purpose;
+  bool leaves = purpose == TS_PURPOSE_PARAMETER   ? parameters_leave(context, part)
+                : purpose == TS_PURPOSE_OPTIMIZER ? states_leave(context, part)
+                                                  : false;
+  return leaves && !part->persistent ? TS_SPACE_FILE : TS_SPACE_BACKEND;
+}
+
+/* The fewest elements whose states are whole units of a file: of codes in 8 bits the scales are. */
+static int64_t least_piece(const ts_part *part) {
+  return part->moments == TS_U8 ? FILE_ALIGN / (int64_t) sizeof(float) * TS_STATE_BLOCK
+                                : FILE_ALIGN / (int64_t) ts_dtype_size(TS_BF16);
+}
+
+int64_t ts_offload_piece(const ts_pass_context *context, const ts_part *part) {
+  if (ts_offload_space(context, part, TS_STATE_MASTER) == TS_SPACE_BACKEND &&
+      ts_offload_space(context, part, TS_STATE_PARAMETER) == TS_SPACE_BACKEND) {
+    return INT64_MAX;
+  }
+  const int64_t whole = TS_OFFLOAD_BLOCK / (int64_t) sizeof(float); /* of fp32, in blocks of the largest size */
+  int64_t most = context->deck->zero_optimization.sub_group_size;
+  most = most > 0 && most < TS_OFFLOAD_PIECE ? most : TS_OFFLOAD_PIECE;
+  int64_t piece = least_piece(part);
+  while (2 * piece <= most && 2 * piece <= whole) {
+    piece *= 2;
+  }
+  return most > whole ? most / whole * whole : piece;
+}
+
+int ts_offload_ahead(const ts_deck *deck) {
+  return deck->zero_optimization.offload_optimizer.pipeline_read ? 1 : 0;
+}
+
+int ts_offload_units_ahead(const ts_deck *deck) {
+  return deck->zero_optimization.stage3_prefetch_bucket_size > 0 ? 1 : 0;
+}
+
+int ts_offload_behind(const ts_deck *deck) {
+  return deck->zero_optimization.offload_optimizer.pipeline_write ? 1 : 0;
+}

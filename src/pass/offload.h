@@ -1,0 +1,32 @@
+/** \file
+ * What leaves the backend's memory, and in which pieces it comes back: the one place that decides it.  Bits do not depend
+ * on any of it.  Nothing here is collective.
+ */
+#ifndef TS_PASS_OFFLOAD_H
+#define TS_PASS_OFFLOAD_H
+
+#include "pass/pass.h"
+
+/** Elements of a part that are updated at a time, at most, where its states are somewhere else: some 50 MB of AdamW's,
+ * which keep a disk busy and are hidden behind one another. */
+#define TS_OFFLOAD_PIECE ((int64_t) 1 << 22)
+
+/** Bytes of a file with one hash, at most. */
+#define TS_OFFLOAD_BLOCK ((int64_t) 1 << 20)
+
+/** Where a state of a part lives: of offload_optimizer what the optimizer keeps, masters among it, of offload_param, at
+ * stage 3, working values, in every use of the model.  Parts that stay gathered (ts_part.persistent) are small, and so
+ * are their states: they stay, and so do values that two stages of a pipeline have.  Not collective. */
+ts_space ts_offload_space(const ts_pass_context *context, const ts_part *part, ts_state state);
+
+/** Elements of a part that are updated at a time: a multiple of what makes pieces of all its states begin where a file
+ * can be read; INT64_MAX where no state of it is in a file. Not collective. */
+int64_t ts_offload_piece(const ts_pass_context *context, const ts_part *part);
+
+/** How many pieces are read ahead of the one that is updated, units of parameters ahead of the one that is used, and
+ * pieces written behind the one that is updated. Not collective. */
+int ts_offload_ahead(const ts_deck *deck);
+int ts_offload_units_ahead(const ts_deck *deck);
+int ts_offload_behind(const ts_deck *deck);
+
+#endif
