@@ -25,9 +25,9 @@ test_bad() {
   SHIM_DEVICES=0 train 1 none
   ok "no device" both 'gave 2' 'told "rank 0 on [^ ]+: run.device is cuda, but this process sees no GPU"'
   ok "nothing is written" [ ! -e none ]
-  train 2 host --set zero_optimization.offload_optimizer.device=cpu
-  ok "offload to the host" both 'gave 2 && [ ! -e host ]' \
-    'told "error: --set: zero_optimization.offload_optimizer.device: .cpu.: refused, not there yet on GPUs"'
+  train 2 host --set zero_optimization.offload_optimizer.device=nvme --set zero_optimization.offload_optimizer.nvme_path=.
+  ok "state in files" both 'gave 2 && [ ! -e host ]' \
+    'told "error: --set: zero_optimization.offload_optimizer.device: .nvme.: refused, not there yet on GPUs"'
   SHIM_DEVICES=0 train 1 auto --set run.device=auto --set run.steps=1
   ok "auto takes the processors then" both 'gave 0' 'told oneDNN'
   SHIM_DRIVER=12040 train 1 none

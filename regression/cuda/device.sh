@@ -65,6 +65,31 @@ test_shared_model() {
 }
 
 # Counts that the host reads cut the recordings of forward and backward, which go on beside the rows that travel.
+# State in the host's memory, in pieces of 2048 elements, which come and go beside the computation.
+test_offload() {
+  pieces="--set zero_optimization.stage3_param_persistence_threshold=0 --set zero_optimization.sub_group_size=1
+    --set zero_optimization.stage3_max_live_parameters=0 --set run.steps=4 --set bf16.enabled=true"
+  away="$pieces --set zero_optimization.offload_optimizer.device=cpu --set run.algorithms=kept/algorithms.txt"
+  # shellcheck disable=SC2086
+  train 1 kept $pieces --set run.measure_algorithms=true
+  # shellcheck disable=SC2086
+  SHIM_SEED=3 train 1 away $away
+  ok "states in the host's memory: the same bits, in any order of execution" both clean 'same kept away'
+  # shellcheck disable=SC2086
+  train 2 kept3 $pieces --set zero_optimization.stage=3 --set run.measure_algorithms=true
+  # shellcheck disable=SC2086
+  SHIM_SEED=5 train 2 away3 $away --set zero_optimization.stage=3 --set zero_optimization.offload_param.device=cpu \
+    --set run.algorithms=kept3/algorithms.txt
+  ok "and parameters, too, on two ranks" both clean 'same kept3 away3'
+  rm -rf away3/step_00000004
+  # shellcheck disable=SC2086
+  train 2 away3 --resume auto $pieces --set zero_optimization.stage=3 --set run.algorithms=kept3/algorithms.txt
+  ok "what was saved from there goes on without it" both clean 'same kept3 away3'
+  # shellcheck disable=SC2086
+  run "$tessera" plan deck.cfg --target cuda $away
+  ok "the plan says what is there" printed '^  optimizer states +[1-9][0-9]* .*'
+}
+
 test_experts() {
   experts="--set moe={num_experts=4;ep_size=2;k=2;drop_tokens=false;token_chunks=2;} --set run.steps=4"
   # shellcheck disable=SC2086
@@ -227,6 +252,7 @@ for part in $parts; do
     ranks)
       test_ranks
       test_shared_model
+      test_offload
       test_experts
       test_cut_experts
       test_timeline

@@ -150,11 +150,11 @@ static void expect_refused(const json_case *c, const char *key) {
 
 static void test_case(const json_case *c) {
   char *more = strchr(c->expected, '=') != NULL ? strchr(c->expected, ' ') + 1 : NULL;
-  bool host = strncmp(c->expected, "host", 4) == 0;
-  if (host || strncmp(c->expected, "runs", 4) == 0) {
-    expect_runs(c, BARE, "beside a bare deck", &more, more != NULL, !host);
+  bool files = strncmp(c->expected, "files", 5) == 0;
+  if (files || strncmp(c->expected, "runs", 4) == 0) {
+    expect_runs(c, BARE, "beside a bare deck", &more, more != NULL, !files);
     if (more == NULL) {
-      expect_runs(c, TRAINER, "beside a trainer", NULL, 0, !host);
+      expect_runs(c, TRAINER, "beside a trainer", NULL, 0, !files);
     }
   } else {
     expect_refused(c, c->expected);

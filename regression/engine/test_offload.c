@@ -1,5 +1,5 @@
-/* Steps whose state is in files have the bits of steps whose state is in memory: with every optimizer and type of state,
- * at every stage, on any grid, however much is read ahead and in however many pieces. */
+/* Steps whose state is in files have the bits of steps whose state is in memory: with every optimizer and type of
+ * state, at every stage, on any grid, however much is read ahead and in however many pieces. */
 #include "regression/tap_mpi.h"
 #include "regression/train_run.h"
 
@@ -107,7 +107,8 @@ static void test_plan(ts_world *world, what w) {
   int64_t left = 0;
   for (int i = 0; i < 2; ++i) {
     bool leaves = w == BOTH || (int) w == i;
-    int64_t here = file->bytes[purposes[i]], there = file->stored[purposes[i]], before = memory->bytes[purposes[i]];
+    int64_t here = file->bytes[purposes[i]], there = file->away[TS_SPACE_FILE][purposes[i]],
+            before = memory->bytes[purposes[i]];
     /* places in a file begin at pages */
     sum = sum && here + there >= before && here + there <= before + 64 * TS_PLAN_PAGE && (there > 0) == leaves;
     sum = sum && (!leaves || here < before / 20);

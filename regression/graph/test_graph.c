@@ -532,6 +532,12 @@ static void break_space_store(ts_graph *g) {
   ts_build(ts_graph_site(g), TS_OP_STORE, "store", 2, (ts_tid[]){whole, file});
 }
 
+/* From another space than its own. */
+static void break_space_copy(ts_graph *g) {
+  ts_tid file = add_file(g);
+  ts_build(ts_graph_site(g), TS_OP_COPY_IN, "copy", 1, &file);
+}
+
 /* There and back, by a window. */
 static void test_space(void) {
   ts_graph *g = make();
@@ -583,6 +589,7 @@ static const breakage breakages[] = {
     {"space", "a part of it", break_space_window, true},
     {"space", "a load of what is in memory", break_space_load, true},
     {"space", "a store from a file to memory", break_space_store, true},
+    {"space", "a copy of the host's from a file", break_space_copy, true},
     {"names", "two leaves of one name", break_names, true},
 };
 

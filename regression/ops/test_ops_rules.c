@@ -900,6 +900,8 @@ static const op_case cases[] = {
     {TS_OP_SHARE, "", 1, 1, {X}, {X}, {.comm = {.axes = 2, .group = 2, .wire = TS_F32}}, 1, 1, 1, 0},
     {TS_OP_LOAD, "", 1, 1, {X}, {X}, {{0}}, 1, 1, 1, 0},
     {TS_OP_STORE, "", 2, 1, {X, X}, {X}, {{0}}, 0, 0, 0, 0},
+    {TS_OP_COPY_IN, "", 1, 1, {X}, {X}, {{0}}, 1, 1, 1, 0},
+    {TS_OP_COPY_OUT, "", 2, 1, {X, X}, {X}, {{0}}, 0, 0, 0, 0},
     {TS_OP_SEND, "", 2, 0, {NORMAL(3, 4), NORMAL(5)}, {{0}}, {.message = {.n = 2, .crossing = crossings}}, 0, 0, 0, 0},
     {TS_OP_RECEIVE,
      "",
@@ -928,10 +930,10 @@ static setting make(ts_op op, int n_in, const type *in, int n_out, ts_attr attr)
     s.in[i] = in[i].shape.n == 0 ? TS_NONE : ts_graph_leaf(s.graph, name, TS_ROLE_STATE, in[i].dtype, in[i].shape, -1);
     ts_free(name);
   }
-  if ((ts_op_get(op)->flags & TS_OP_COPY) != 0) {
-    s.graph->tensor[s.in[0]].space = TS_SPACE_FILE;
-  }
   s.node = (ts_node){.op = op, .name = (char *) "node", .n_in = n_in, .n_out = n_out, .attr = attr};
+  if (ts_node_is_copy(&s.node)) {
+    s.graph->tensor[s.in[0]].space = ts_node_copies(&s.node);
+  }
   return s;
 }
 

@@ -33,6 +33,7 @@ static ts_lowered_kind kind_of(const ts_instruction *instruction, const ts_node 
   return node->op == TS_OP_RECEIVE     ? TS_LOWERED_RECEIVED
          : node->op == TS_OP_SEND      ? TS_LOWERED_SEND
          : instruction->kind == TS_RUN ? TS_LOWERED_LAUNCH
+         : ts_node_is_copy(node)       ? TS_LOWERED_COPY
                                        : TS_LOWERED_COLLECTIVE;
 }
 
@@ -120,6 +121,12 @@ static void check_experts(void) {
   check_grid("mixture", mixture, variant[1], 4, TS_MODEL_LOSS);
 }
 
+/* State that is elsewhere: the null backend has no other memory than a file, which is copied in the same queues. */
+#define AWAY                                                                                                 \
+  "zero_optimization={stage=3;overlap_comm=true;offload_optimizer={device=\"nvme\";nvme_path=\"/x\";};"      \
+  "offload_param={device=\"nvme\";nvme_path=\"/x\";};sub_group_size=1;stage3_param_persistence_threshold=0;" \
+  "stage3_max_live_parameters=0;}"
+
 static void check_grids(const char *name, const char *text) {
   static const char *const variant[] = {
       "zero_optimization.overlap_comm=true", "zero_optimization.overlap_comm=false gradient_accumulation_steps=3",
@@ -136,6 +143,9 @@ static void check_grids(const char *name, const char *text) {
       ts_free(sets);
     }
   }
+  check_grid(name, text, AWAY, 1, TS_MODEL_TRAIN);
+  check_grid(name, text, AWAY " gradient_accumulation_steps=2 bf16.enabled=true", 4, TS_MODEL_TRAIN);
+  check_grid(name, text, AWAY, 4, TS_MODEL_LOSS);
 }
 
 /* ---- what must be found ---- */
@@ -240,6 +250,53 @@ static void expect_wrong(const char *what, breakage *break_it, unsigned segments
                   "zero_optimization.stage=3 zero_optimization.overlap_comm=true "
                   "zero_optimization.stage3_param_persistence_threshold=0",
                   4, 1, segments, break_it, message);
+}
+
+/* ---- copies ---- */
+
+/* The last of a kind on a queue. */
+static int find_last(const ts_lowered *c, ts_lowered_kind kind, ts_queue queue) {
+  int n = 0;
+  while (find(c, kind, queue, n) >= 0) {
+    ++n;
+  }
+  return find(c, kind, queue, n - 1);
+}
+
+/* Its memory was used by what was computed before. */
+static bool bring_at_once(ts_lowered *c) {
+  return remove_found(c, find_last(c, TS_LOWERED_WAIT, TS_QUEUE_IN));
+}
+
+static bool take_at_once(ts_lowered *c) {
+  return remove_found(c, find(c, TS_LOWERED_WAIT, TS_QUEUE_OUT, 0));
+}
+
+/* Of the first piece's parameters and two moments the last that comes, and with it all. */
+static bool forget_brought(ts_lowered *c) {
+  int at = find(c, TS_LOWERED_COPY, TS_QUEUE_IN, 2), event = at >= 0 ? c->command[at + 1].event : -1;
+  while (at >= 0 && at < c->n && (c->command[at].kind != TS_LOWERED_WAIT || c->command[at].event != event)) {
+    ++at;
+  }
+  return at >= 0 && at < c->n && remove_found(c, at);
+}
+
+static bool forget_taken(ts_lowered *c) {
+  bool any = false;
+  for (int at = find_last(c, TS_LOWERED_COPY, TS_QUEUE_OUT); at >= 0 && at < c->n;) {
+    bool waits = c->command[at].kind == TS_LOWERED_WAIT && c->command[at].queue == TS_QUEUE_COMPUTE;
+    any = any || waits;
+    if (waits) {
+      remove_command(c, at);
+    } else {
+      ++at;
+    }
+  }
+  return any;
+}
+
+static void expect_wrong_copy(const char *what, breakage *break_it, const char *message) {
+  expect_wrong_of(what, llama, AWAY, 2, 1, TS_SEGMENT_UPDATE, break_it, message);
 }
 
 /* ---- what is between captures ---- */
@@ -378,6 +435,11 @@ int main(void) {
   expect_wrong("a capture without end", forget_end, forward, "does not end");
   expect_wrong("a kernel outside the capture", launch_outside, forward, "outside the capture");
   expect_wrong("a kernel in another queue", launch_elsewhere, forward, "no event orders them");
+  expect_wrong_copy("a copy to memory that is in use", bring_at_once, "no event orders them");
+  expect_wrong_copy("a copy of what is not computed yet", take_at_once, "no event orders them");
+  expect_wrong_copy("a copy that is not waited for", forget_brought, "no event orders them");
+  expect_wrong_copy("a copy back that is under way at the end", forget_taken,
+                    "is not joined at the end of the capture");
   check_experts();
   expect_wrong_exchange("counts that are read in a capture", capture_exchange, forward, "is inside the capture");
   expect_wrong_exchange("rows that nobody waits for", forget_exchange, forward, "no event orders them");

@@ -61,7 +61,7 @@ test_inference() {
 test_plan() {
   run "$tessera" plan tiny.cfg --ranks 2 $all --set run.save_every=3
   ok "plan: what is in the file" printed '^  optimizer states +[1-9][0-9]*'
-  ok "plan: and what moves" printed '^  read from it in a step +[1-9][0-9]*'
+  ok "plan: and what moves" printed '^  read in a step +[1-9][0-9]*'
   ok "plan: that saving waits" printed 'run.save_async has no effect then'
   run "$tessera" plan tiny.cfg --format json
   ok "plan: nothing in files without offload" grep -q '"file_bytes": 0, "file_read_bytes": 0,' "$scratch/out"

@@ -51,7 +51,14 @@ typedef struct ts_kernel {
 
 /** The queues of a device: what is in one runs in order, what is in two is ordered by events only.  There may be more,
  * from TS_N_QUEUES on (ts_device_ops.queue_create). */
-typedef enum ts_queue { TS_QUEUE_COMPUTE, TS_QUEUE_COMM, TS_N_QUEUES, TS_MOST_QUEUES = 64 } ts_queue;
+typedef enum ts_queue {
+  TS_QUEUE_COMPUTE,
+  TS_QUEUE_COMM,
+  TS_QUEUE_IN,  /**< Copies of state from the host's memory, */
+  TS_QUEUE_OUT, /**< and back. */
+  TS_N_QUEUES,
+  TS_MOST_QUEUES = 64
+} ts_queue;
 
 typedef struct ts_device ts_device;
 

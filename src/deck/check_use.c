@@ -40,11 +40,10 @@ ts_status ts_deck_check_gpu(const ts_deck *deck, ts_error *err) {
   };
   ts_status status = TS_OK;
   for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
-    if (strcmp(rows[i].offload->device, "none") != 0 &&
+    if (strcmp(rows[i].offload->device, "nvme") == 0 &&
         ts_deck_report(err, TS_CHECK_GPU, ts_deck_origin(deck, rows[i].key), rows[i].key,
-                       "\"%s\": refused, not there yet on GPUs: offload of state; accepted: "
-                       "--set %s=none, or run.device = \"cpu\"",
-                       rows[i].offload->device, rows[i].key) != TS_OK) {
+                       "\"nvme\": refused, not there yet on GPUs: state in files; accepted: \"none\", \"cpu\"") !=
+            TS_OK) {
       status = TS_BAD_INPUT;
     }
   }

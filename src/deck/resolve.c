@@ -207,9 +207,9 @@ static void resolve_sequence_parallel(ts_reader *reader) {
 }
 
 static void note_offload(ts_reader *reader, const char *path, const ts_deck_offload *offload) {
-  if (strcmp(offload->device, "cpu") == 0) {
-    ts_reader_note(reader, "%s: \"%s\": no effect on processors, where all state is in host memory; GPUs refuse it",
-                   path, offload->device);
+  if (strcmp(offload->device, "cpu") == 0 && strcmp(reader->deck->run.device, "cuda") != 0) {
+    ts_reader_note(reader, "%s: \"%s\": no effect on processors, where all state is in host memory", path,
+                   offload->device);
   }
 }
 

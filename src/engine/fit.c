@@ -69,10 +69,12 @@ void ts_engine_find_memory(ts_engine *e) {
 
 /* ---- of the host ---- */
 
-/* Beside devices the host keeps copies of the inputs and, planned or taken when one is saved, of the state. */
+/* Beside devices the host keeps copies of the inputs, state that is offloaded and, planned or taken when one is saved,
+ * copies of the state. */
 static int64_t host_bytes(const ts_engine *e) {
   const ts_program *const *program = (const ts_program *const *) e->program, *train = program[TS_PROGRAM_TRAIN];
-  int64_t saved = train != NULL ? ts_saved_bytes(train->graph, train->layout) : 0;
+  bool copied = train != NULL && !ts_plan_offloads(train->plan); /* else a checkpoint is written from there */
+  int64_t saved = copied ? ts_saved_bytes(train->graph, train->layout) : 0;
   return ts_executor_host_bytes(program, TS_N_PROGRAMS) + saved;
 }
 
@@ -83,13 +85,13 @@ static ts_status check_host_memory(const ts_engine *e, ts_error *err) {
     return TS_OK;
   }
   char need[32], have[32];
-  return ts_error_add(err,
-                      "not enough memory beside the GPUs: for checkpoints and inputs %d rank%s of %s need %s of "
-                      "the host's memory each, and can have %s each%s; ways out: a higher zero_optimization.stage, "
-                      "more nodes",
-                      ranks, ranks > 1 ? "s" : "", ts_world_node_name(e->world, ts_world_rank(e->world)),
-                      ts_human_bytes((double) each, need), ts_human_bytes((double) e->memory.bytes, have),
-                      e->memory.why);
+  return ts_error_add(
+      err,
+      "not enough memory beside the GPUs: for checkpoints, inputs and offloaded state %d rank%s "
+      "of %s need %s of the host's memory each, and can have %s each%s; ways out: a higher zero_optimization.stage, "
+      "more nodes",
+      ranks, ranks > 1 ? "s" : "", ts_world_node_name(e->world, ts_world_rank(e->world)),
+      ts_human_bytes((double) each, need), ts_human_bytes((double) e->memory.bytes, have), e->memory.why);
 }
 
 /* What is kept of a text is another way out. */

@@ -81,6 +81,28 @@ static inline bool ts_node_is_copy(const ts_node *node) {
   return (ts_op_get(node->op)->flags & TS_OP_COPY) != 0;
 }
 
+/** True for a copy to the backend's memory; other copies are from there. Not collective. */
+static inline bool ts_node_brings(const ts_node *node) {
+  return node->op == TS_OP_LOAD || node->op == TS_OP_COPY_IN;
+}
+
+/** The space that a copy is from or to; of other nodes the backend's. Not collective. */
+static inline ts_space ts_node_copies(const ts_node *node) {
+  return !ts_node_is_copy(node)                              ? TS_SPACE_BACKEND
+         : node->op == TS_OP_LOAD || node->op == TS_OP_STORE ? TS_SPACE_FILE
+                                                             : TS_SPACE_PINNED;
+}
+
+/** The copies between the backend's memory and a space, to it or from it. Not collective. */
+static inline ts_op ts_copy_op(ts_space space, bool brings) {
+  return space == TS_SPACE_FILE ? (brings ? TS_OP_LOAD : TS_OP_STORE) : brings ? TS_OP_COPY_IN : TS_OP_COPY_OUT;
+}
+
+/** Is it where only copies come? Not collective. */
+static inline bool ts_space_is_away(ts_space space) {
+  return space == TS_SPACE_FILE || space == TS_SPACE_PINNED;
+}
+
 /** The input that says how many rows of a node's outputs there are at run time, as its last element: rows behind them
  * are not written, and nobody reads them.  -1: as many as the shapes say. Not collective. */
 static inline int ts_node_extent(const ts_node *node) {

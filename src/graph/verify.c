@@ -303,31 +303,34 @@ static const char *rule_rows(const verifier *v, const ts_node *node) {
 
 /* ---- spaces ---- */
 
-static bool is_in_file(const ts_graph *g, ts_tid t) {
-  return t != TS_NONE && g->tensor[t].space == TS_SPACE_FILE;
+static ts_space space_of_tensor(const ts_graph *g, ts_tid t) {
+  return t != TS_NONE ? g->tensor[t].space : TS_SPACE_BACKEND;
 }
 
-/* Is any of what a node touches in a file? */
-static bool touches_file(const ts_graph *g, const ts_node *node) {
-  bool touches = is_in_file(g, node->beta);
+/* Is any of what a node touches where only copies come? */
+static bool touches_away(const ts_graph *g, const ts_node *node) {
+  bool touches = ts_space_is_away(space_of_tensor(g, node->beta));
   for (int i = 0; i < node->n_in; ++i) {
-    touches = touches || is_in_file(g, node->in[i]);
+    touches = touches || ts_space_is_away(space_of_tensor(g, node->in[i]));
   }
   for (int i = 0; i < node->n_out; ++i) {
-    touches = touches || is_in_file(g, node->out[i]) || (node->prior != NULL && is_in_file(g, node->prior[i]));
+    touches = touches || ts_space_is_away(space_of_tensor(g, node->out[i])) ||
+              (node->prior != NULL && ts_space_is_away(space_of_tensor(g, node->prior[i])));
   }
   return touches;
 }
 
 static const char *rule_space(const verifier *v, const ts_node *node) {
   const ts_graph *g = v->graph;
-  if (node->op == TS_OP_LOAD || node->op == TS_OP_STORE) {
-    bool inside = node->op == TS_OP_STORE ? is_in_file(g, node->in[1]) : is_in_file(g, node->out[0]);
-    return is_in_file(g, node->in[0]) && !inside ? NULL
-                                                 : "a copy between a file and memory has both ends in one of them";
+  if (ts_node_is_copy(node)) {
+    ts_space away = space_of_tensor(g, node->in[0]),
+             here = space_of_tensor(g, ts_node_brings(node) ? node->out[0] : node->in[1]);
+    return away == ts_node_copies(node) && !ts_space_is_away(here)
+               ? NULL
+               : "a copy is of another space, or has one end there alone";
   }
   bool window = (ts_op_get(node->op)->flags & TS_OP_ALIAS) != 0 && node->op != TS_OP_PACK;
-  return window || !touches_file(g, node) ? NULL : "what is in a file is touched by something else than a copy";
+  return window || !touches_away(g, node) ? NULL : "what is not in the backend's memory is touched by no copy";
 }
 
 /* ---- the graph as a whole ---- */

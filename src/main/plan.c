@@ -153,24 +153,28 @@ static int64_t active_parameters(const ts_program *program) {
   return count;
 }
 
-/* What is in a rank's file, and how much of it moves. */
-static void print_files(const ts_program *program, ts_text *to) {
+/* What a rank has in a space where only copies come, and how much of it moves. */
+static void print_space(const ts_program *program, ts_arena arena, const char *title, ts_text *to) {
   const ts_plan *plan = program->plan;
+  ts_space space = ts_arenas[arena].space;
   ts_moved moved = ts_program_moved(program);
-  char parameters[32], states[32], read[32], written[32];
-  if (plan->arena_bytes[TS_ARENA_FILE] > 0) {
-    ts_text_add(to,
-                "\nin a file of the rank\n  %-34s %16lld  %10s\n  %-34s %16lld  %10s\n  %-34s %16.0f  %10s\n"
-                "  %-34s %16.0f  %10s\n",
-                "parameters", (long long) plan->stored[TS_PURPOSE_PARAMETER],
-                ts_human_bytes((double) plan->stored[TS_PURPOSE_PARAMETER], parameters), "optimizer states",
-                (long long) plan->stored[TS_PURPOSE_OPTIMIZER],
-                ts_human_bytes((double) plan->stored[TS_PURPOSE_OPTIMIZER], states), "read from it in a step",
-                moved.read, ts_human_bytes(moved.read, read), "written to it in a step", moved.written,
-                ts_human_bytes(moved.written, written));
-    if (program->deck->run.save_async && program->deck->run.save_every > 0) {
-      ts_text_add(to, "  (run.save_async has no effect then: checkpoints are written from it, while the run waits)\n");
-    }
+  const plan_row row[] = {{NULL, "parameters", plan->away[space][TS_PURPOSE_PARAMETER]},
+                          {NULL, "optimizer states", plan->away[space][TS_PURPOSE_OPTIMIZER]},
+                          {NULL, "read in a step", (int64_t) moved.read[space]},
+                          {NULL, "written in a step", (int64_t) moved.written[space]}};
+  char bytes[32];
+  ts_text_add(to, "%s", plan->arena_bytes[arena] > 0 ? title : "");
+  for (size_t i = 0; plan->arena_bytes[arena] > 0 && i < sizeof row / sizeof *row; ++i) {
+    ts_text_add(to, "  %-34s %16lld  %10s\n", row[i].label, (long long) row[i].bytes,
+                ts_human_bytes((double) row[i].bytes, bytes));
+  }
+}
+
+static void print_offload(const ts_program *program, ts_text *to) {
+  print_space(program, TS_ARENA_PINNED, "\nin the host's memory, copied to the GPU and back\n", to);
+  print_space(program, TS_ARENA_FILE, "\nin a file of the rank\n", to);
+  if (ts_plan_offloads(program->plan) && program->deck->run.save_async && program->deck->run.save_every > 0) {
+    ts_text_add(to, "  (run.save_async has no effect then: checkpoints are written from there, while the run waits)\n");
   }
 }
 
@@ -211,7 +215,7 @@ static void print_rows(const ts_program *program, const plan_row *row, int n, ts
   ts_text_add(to, "  (of these %lld are kept from forward to backward, %s; at work beside them: %lld, %s)\n",
               (long long) program->plan->kept_bytes, ts_human_bytes((double) program->plan->kept_bytes, a),
               (long long) program->plan->working_bytes, ts_human_bytes((double) program->plan->working_bytes, b));
-  print_files(program, to);
+  print_offload(program, to);
   double full, half = ts_program_model_flops(program, &full);
   ts_text_add(to, "\nmodel FLOPs of one micro-batch\n  %-34s %16.4e\n  %-34s %16.4e\n", "causal half (6N + 6LCT)", half,
               "full attention (6N + 12LCT)", full);
@@ -234,7 +238,11 @@ static void print_rows_json(const ts_program *program, const plan_row *row, int 
               (long long) program->plan->working_bytes);
   ts_moved moved = ts_program_moved(program);
   ts_text_add(to, ", \"file_bytes\": %lld, \"file_read_bytes\": %.0f, \"file_written_bytes\": %.0f",
-              (long long) program->plan->arena_bytes[TS_ARENA_FILE], moved.read, moved.written);
+              (long long) program->plan->arena_bytes[TS_ARENA_FILE], moved.read[TS_SPACE_FILE],
+              moved.written[TS_SPACE_FILE]);
+  ts_text_add(to, ", \"pinned_bytes\": %lld, \"copied_in_bytes\": %.0f, \"copied_out_bytes\": %.0f",
+              (long long) program->plan->arena_bytes[TS_ARENA_PINNED], moved.read[TS_SPACE_PINNED],
+              moved.written[TS_SPACE_PINNED]);
   ts_text_add(to, ", \"work_bytes\": %lld, \"live_bytes\": %lld, \"model_flops\": %.17g, \"model_flops_full\": %.17g",
               (long long) program->plan->arena_bytes[TS_ARENA_WORK], (long long) program->plan->live_bytes, half, full);
 }

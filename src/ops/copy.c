@@ -1,4 +1,4 @@
-/* load, store: the same values in another space. */
+/* load, store, copy_in, copy_out: the same values in another space. */
 #include "ops/rules.h"
 
 const char *ts_shape_load(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
@@ -24,4 +24,20 @@ const char *ts_shape_store(const ts_graph *g, const ts_node *node, ts_dtype *dty
 const char *ts_index_store(const ts_node *node) {
   (void) node;
   return "";
+}
+
+const char *ts_shape_copy_in(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  return ts_shape_load(g, node, dtype, shape);
+}
+
+const char *ts_index_copy_in(const ts_node *node) {
+  return ts_index_load(node);
+}
+
+const char *ts_shape_copy_out(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  return ts_shape_store(g, node, dtype, shape);
+}
+
+const char *ts_index_copy_out(const ts_node *node) {
+  return ts_index_store(node);
 }

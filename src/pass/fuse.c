@@ -135,7 +135,7 @@ static void find_folds(fusion *f) {
 /* What makes parameters of shards, or of what lives elsewhere. */
 static bool fetches(const ts_node *node) {
   bool gathers = node->op == TS_OP_ALL_GATHER && !node->attr.comm.into;
-  return node->segment == TS_SEGMENT_FORWARD && (gathers || node->op == TS_OP_LOAD);
+  return node->segment == TS_SEGMENT_FORWARD && (gathers || ts_node_brings(node));
 }
 
 /* Is a tensor, through windows and what is fetched, read in the backward alone? */

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-static const char *const queue_names[TS_N_QUEUES] = {"compute", "comm"};
+static const char *const queue_names[TS_N_QUEUES] = {"compute", "comm", "in", "out"};
 
 void ts_lowered_destroy(ts_lowered **commands) {
   if (*commands != NULL) {
@@ -20,13 +20,14 @@ void ts_lowered_destroy(ts_lowered **commands) {
 typedef struct lowering {
   ts_lowered *to;
   int capacity;
-  int *event_of; /* per node: the event after its collective, -1: not queued or waited for */
-  int newest;    /* event of COMPUTE since which nothing was launched, -1: none */
-  int last;      /* event of COMM's last collective in this range, -1: it was waited for */
-  int outside;   /* event of COMM's last collective outside of ranges, -1: it was waited for */
-  int joined;    /* the last of these events that was waited for, with all before it */
-  bool open;     /* a range */
-  bool sends;    /* something that leaves when it is queued */
+  int *event_of;          /* per node: the event after its collective or copy, -1: not queued or waited for */
+  int newest;             /* event of COMPUTE since which nothing was launched, -1: none */
+  int after[TS_N_QUEUES]; /* the event of COMPUTE that a queue has waited for last, */
+  int last[TS_N_QUEUES];  /* and that of the last it has in this range, -1: it was waited for */
+  int outside;            /* event of COMM's last collective outside of ranges, -1: it was waited for */
+  int joined;             /* the last of these events that was waited for, with all before it */
+  bool open;              /* a range */
+  bool sends;             /* something that leaves when it is queued */
 } lowering;
 
 static void emit_command(lowering *l, ts_lowered_kind kind, ts_queue queue, ts_nid node, int event) {
@@ -46,13 +47,16 @@ static void open_range(lowering *l) {
     l->open = true;
     l->sends = false;
     l->newest = -1;
+    memset(l->after, -1, sizeof l->after);
   }
 }
 
-static void wait_for_collective(lowering *l, int event) {
+static void wait_for_event(lowering *l, int event) {
   emit_command(l, TS_LOWERED_WAIT, TS_QUEUE_COMPUTE, TS_NONE, event);
-  l->newest = -1; /* what waited for the message is new to the other queue's next one */
-  l->last = event == l->last ? -1 : l->last;
+  l->newest = -1; /* what waited for the message is new to the other queues' next ones */
+  for (int q = 0; q < TS_N_QUEUES; ++q) {
+    l->last[q] = event == l->last[q] ? -1 : l->last[q];
+  }
 }
 
 /* The host looks at counts before it queues it, which no recording can do. */
@@ -60,11 +64,13 @@ static bool reads_counts(const ts_node *node) {
   return node->op == TS_OP_EXCHANGE_ROWS;
 }
 
-/* COMM's are done in order: with the last all of them. */
+/* Those of a queue are done in order: with the last all of them. */
 static void close_range(lowering *l, const ts_graph *graph) {
   if (l->open) {
-    if (l->last >= 0) {
-      wait_for_collective(l, l->last);
+    for (int q = 0; q < TS_N_QUEUES; ++q) {
+      if (l->last[q] >= 0) {
+        wait_for_event(l, l->last[q]);
+      }
     }
     for (ts_nid n = 0; n < graph->n_nodes; ++n) {
       l->event_of[n] = reads_counts(&graph->node[n]) ? l->event_of[n] : -1;
@@ -91,21 +97,29 @@ static void issue_outside(lowering *l, const ts_graph *graph, ts_nid node) {
   l->outside = l->event_of[node] = record_event_on(l, TS_QUEUE_COMM);
 }
 
+/* Beside the computation, behind what was computed so far: of that it is made, in memory that was in use so far. */
+static void issue_on(lowering *l, ts_queue queue, ts_lowered_kind kind, ts_nid node) {
+  open_range(l);
+  l->newest = l->newest < 0 ? record_event_on(l, TS_QUEUE_COMPUTE) : l->newest;
+  if (l->after[queue] != l->newest) {
+    emit_command(l, TS_LOWERED_WAIT, queue, TS_NONE, l->newest);
+    l->after[queue] = l->newest;
+  }
+  emit_command(l, kind, queue, node, -1);
+  l->last[queue] = l->event_of[node] = record_event_on(l, queue);
+}
+
 static void issue(lowering *l, const ts_graph *graph, ts_nid node) {
   if (reads_counts(&graph->node[node])) {
     issue_outside(l, graph, node);
-    return;
+  } else if (ts_node_is_copy(&graph->node[node])) {
+    issue_on(l, ts_node_brings(&graph->node[node]) ? TS_QUEUE_IN : TS_QUEUE_OUT, TS_LOWERED_COPY, node);
+  } else {
+    if (l->outside >= 0) {
+      wait_outside(l, graph, l->outside);
+    }
+    issue_on(l, TS_QUEUE_COMM, TS_LOWERED_COLLECTIVE, node);
   }
-  if (l->outside >= 0) {
-    wait_outside(l, graph, l->outside);
-  }
-  open_range(l);
-  if (l->newest < 0) { /* the message is made of what was computed so far, in memory that was in use so far */
-    l->newest = record_event_on(l, TS_QUEUE_COMPUTE);
-    emit_command(l, TS_LOWERED_WAIT, TS_QUEUE_COMM, TS_NONE, l->newest);
-  }
-  emit_command(l, TS_LOWERED_COLLECTIVE, TS_QUEUE_COMM, node, -1);
-  l->last = l->event_of[node] = record_event_on(l, TS_QUEUE_COMM);
 }
 
 /* A receive was posted long ago (ts_step_runs.posted), a send ends in no instruction. */
@@ -127,7 +141,7 @@ static void lower_wait(lowering *l, const ts_graph *graph, ts_nid node) {
   if (event > l->joined && reads_counts(&graph->node[node])) {
     wait_outside(l, graph, event);
   } else if (event >= 0 && !reads_counts(&graph->node[node])) {
-    wait_for_collective(l, event);
+    wait_for_event(l, event);
   }
 }
 
@@ -137,7 +151,8 @@ static void lower_instruction(lowering *l, const ts_graph *graph, const ts_instr
     lower_message(l, graph, node);
     return;
   }
-  if (l->sends && instruction->kind == TS_ISSUE && (graph->node[node].attr.comm.axes & TS_AXES(TS_AXIS_PP)) != 0) {
+  if (l->sends && instruction->kind == TS_ISSUE && ts_node_is_collective(&graph->node[node]) &&
+      (graph->node[node].attr.comm.axes & TS_AXES(TS_AXIS_PP)) != 0) {
     close_range(l, graph); /* other stages come to it behind what this one has not sent yet */
   }
   switch (instruction->kind) {
@@ -154,13 +169,10 @@ static void lower_instruction(lowering *l, const ts_graph *graph, const ts_instr
 ts_lowered *ts_lower(const ts_graph *graph, const ts_schedule *schedule, unsigned segments, int chunk) {
   ts_lowered *to = ts_calloc(1, sizeof *to);
   size_t nodes = (size_t) graph->n_nodes + 1;
-  lowering l = {.to = to,
-                .event_of = ts_malloc(nodes * sizeof *l.event_of),
-                .newest = -1,
-                .last = -1,
-                .outside = -1,
-                .joined = -1};
+  lowering l = {.to = to, .event_of = ts_malloc(nodes * sizeof *l.event_of), .newest = -1, .outside = -1, .joined = -1};
   memset(l.event_of, -1, nodes * sizeof *l.event_of);
+  memset(l.after, -1, sizeof l.after);
+  memset(l.last, -1, sizeof l.last);
   to->segments = segments;
   emit_command(&l, TS_LOWERED_COPY_IN, TS_QUEUE_COMPUTE, TS_NONE, -1);
   for (int i = 0; i < schedule->n; ++i) {

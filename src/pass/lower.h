@@ -1,11 +1,11 @@
 /** \file
  * A run of segments as commands for the queues of a device.
  *
- * Kernels go to the COMPUTE queue, collectives to COMM.  What crosses from one queue to the other is ordered by an
- * event: a collective begins after all computation before it, and the computation waits where the schedule says that it
- * must.  A command is queued without waiting for anything; between CAPTURE_BEGIN and CAPTURE_END nothing else happens
- * on the host, so the range can be recorded once and replayed.  The same commands are queued either way, hence the same
- * results.
+ * Kernels go to the COMPUTE queue, collectives to COMM, copies of state to IN and OUT.  What crosses from one queue to
+ * the other is ordered by an event: a collective or copy begins after all computation before it, and the computation
+ * waits where the schedule says that it must.  A command is queued without waiting for anything; between CAPTURE_BEGIN
+ * and CAPTURE_END nothing else happens on the host, so the range can be recorded once and replayed.  The same commands
+ * are queued either way, hence the same results.
  *
  * Messages of pipelines have queues of their own, outside of recordings.  A run's range ends where it waits for one and
  * another begins behind; what is sent is there at its command, and leaves when the range is queued, which ends before a
@@ -29,6 +29,7 @@
   X(CAPTURE_BEGIN, "capture")                                            \
   X(LAUNCH, "launch") /* the node's kernel */                            \
   X(COLLECTIVE, "collective")                                            \
+  X(COPY, "copy")         /* of state, from the host's memory or back */ \
   X(RECEIVED, "received") /* the queue goes on after the message */      \
   X(SEND, "send")         /* what it is made of is there */              \
   X(RECORD, "record")     /* the event happens when the queue is here */ \

@@ -17,6 +17,7 @@
 
 const ts_arena_row ts_arenas[TS_N_ARENAS] = {
     [TS_ARENA_FILE] = {"file", TS_SPACE_FILE, TS_LIFETIME_STATE},
+    [TS_ARENA_PINNED] = {"pinned", TS_SPACE_PINNED, TS_LIFETIME_STATE},
     [TS_ARENA_STATE] = {"state", TS_SPACE_BACKEND, TS_LIFETIME_STATE},
     [TS_ARENA_INPUT] = {"input", TS_SPACE_HOST, TS_LIFETIME_SLOT},
     [TS_ARENA_SLOT] = {"slot", TS_SPACE_BACKEND, TS_LIFETIME_SLOT},
@@ -577,7 +578,7 @@ static void place_state(planner *p) {
   for (ts_tid t = 0; t < p->graph->n_tensors; ++t) {
     const ts_tensor *tensor = &p->graph->tensor[t];
     if (tensor->role == TS_ROLE_STATE) {
-      int64_t *bytes = tensor->space == TS_SPACE_FILE ? p->plan->stored : p->plan->bytes;
+      int64_t *bytes = ts_space_is_away(tensor->space) ? p->plan->away[tensor->space] : p->plan->bytes;
       bytes[ts_state_get(tensor->held.state)->purpose] += place_leaf(p, t);
     }
   }
@@ -666,7 +667,7 @@ void ts_pass_memory(ts_graph **graph, ts_pass_context *context) {
   const ts_backend *backend = context->target.backend;
   plan->bytes[TS_PURPOSE_RESERVE] = reserve_bytes(backend, g, context->mesh->ranks);
   const ts_deck *deck = context->deck;
-  bool copied = deck->run.save_every > 0 && deck->run.save_async && plan->arena_bytes[TS_ARENA_FILE] == 0;
+  bool copied = deck->run.save_every > 0 && deck->run.save_async && !ts_plan_offloads(plan);
   if (context->use == TS_MODEL_TRAIN && copied) { /* what does not fit into memory is not copied there */
     plan->bytes[TS_PURPOSE_CHECKPOINT] = ts_saved_bytes(g, context->layout);
   }

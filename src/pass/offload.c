@@ -9,23 +9,30 @@
 /* Of offsets and lengths in a file that is read past the page cache. */
 #define FILE_ALIGN 4096
 
-/* Of what two stages of a pipeline read each gives the other what is in its memory. */
-static bool parameters_leave(const ts_pass_context *context, const ts_part *part) {
-  const ts_deck_zero *zero = &context->deck->zero_optimization;
-  return zero->stage == 3 && strcmp(zero->offload_param.device, "nvme") == 0 && part->copy < 0;
+/* What a deck's device means on a backend: processors have no other memory than the host's. */
+static ts_space space_of_device(const ts_pass_context *context, const ts_deck_offload *offload) {
+  bool host = strcmp(offload->device, "cpu") == 0 && context->target.backend->device != NULL;
+  return strcmp(offload->device, "nvme") == 0 ? TS_SPACE_FILE : host ? TS_SPACE_PINNED : TS_SPACE_BACKEND;
 }
 
-static bool states_leave(const ts_pass_context *context, const ts_part *part) {
-  bool nvme = strcmp(context->deck->zero_optimization.offload_optimizer.device, "nvme") == 0;
-  return nvme && part->trainable && context->use == TS_MODEL_TRAIN;
+/* Of what two stages of a pipeline read each gives the other what is in its memory. */
+static ts_space space_of_parameters(const ts_pass_context *context, const ts_part *part) {
+  const ts_deck_zero *zero = &context->deck->zero_optimization;
+  bool leave = zero->stage == 3 && part->copy < 0;
+  return leave ? space_of_device(context, &zero->offload_param) : TS_SPACE_BACKEND;
+}
+
+static ts_space space_of_states(const ts_pass_context *context, const ts_part *part) {
+  bool leave = part->trainable && context->use == TS_MODEL_TRAIN;
+  return leave ? space_of_device(context, &context->deck->zero_optimization.offload_optimizer) : TS_SPACE_BACKEND;
 }
 
 ts_space ts_offload_space(const ts_pass_context *context, const ts_part *part, ts_state state) {
   ts_purpose purpose = ts_state_get(state)->purpose;
-  bool leaves = purpose == TS_PURPOSE_PARAMETER   ? parameters_leave(context, part)
-                : purpose == TS_PURPOSE_OPTIMIZER ? states_leave(context, part)
-                                                  : false;
-  return leaves && !part->persistent ? TS_SPACE_FILE : TS_SPACE_BACKEND;
+  return part->persistent                  ? TS_SPACE_BACKEND
+         : purpose == TS_PURPOSE_PARAMETER ? space_of_parameters(context, part)
+         : purpose == TS_PURPOSE_OPTIMIZER ? space_of_states(context, part)
+                                           : TS_SPACE_BACKEND;
 }
 
 /* The fewest elements whose states are whole units of a file: of codes in 8 bits the scales are. */

@@ -1,6 +1,6 @@
 /** \file
- * What leaves the backend's memory, and in which pieces it comes back: the one place that decides it.  Bits do not depend
- * on any of it.  Nothing here is collective.
+ * What leaves the backend's memory, and in which pieces it comes back: the one place that decides it.  Bits do not
+ * depend on any of it.  Nothing here is collective.
  */
 #ifndef TS_PASS_OFFLOAD_H
 #define TS_PASS_OFFLOAD_H
@@ -20,7 +20,7 @@
 ts_space ts_offload_space(const ts_pass_context *context, const ts_part *part, ts_state state);
 
 /** Elements of a part that are updated at a time: a multiple of what makes pieces of all its states begin where a file
- * can be read; INT64_MAX where no state of it is in a file. Not collective. */
+ * can be read; INT64_MAX where all its states are in the backend's memory. Not collective. */
 int64_t ts_offload_piece(const ts_pass_context *context, const ts_part *part);
 
 /** How many pieces are read ahead of the one that is updated, units of parameters ahead of the one that is used, and

@@ -12,7 +12,7 @@
 /* State, as it is, from where it lives or in another type. */
 static bool is_of_state(const ts_graph *g, ts_tid t) {
   const ts_node *from = ts_graph_producer(g, t);
-  bool carries = from != NULL && (from->op == TS_OP_CAST || from->op == TS_OP_LOAD);
+  bool carries = from != NULL && (from->op == TS_OP_CAST || ts_node_brings(from));
   return carries ? is_of_state(g, from->in[0]) : g->tensor[t].role == TS_ROLE_STATE;
 }
 
@@ -358,7 +358,7 @@ static void find_first_readers(loads *l) {
     for (int i = 0; i < node->n_in && !ts_node_is_window(node); ++i) {
       ts_tid root = node->in[i] != TS_NONE ? l->place[node->in[i]].root : TS_NONE;
       ts_nid load = root != TS_NONE ? g->tensor[root].producer : TS_NONE;
-      if (load != TS_NONE && g->node[load].op == TS_OP_LOAD && l->reader[load] == TS_NONE) {
+      if (load != TS_NONE && ts_node_brings(&g->node[load]) && l->reader[load] == TS_NONE) {
         l->reader[load] = n;
         l->reads[n] = true;
       }
@@ -379,7 +379,8 @@ static bool is_stored_between(const loads *l, ts_nid i, ts_nid n) {
   bool stored = false;
   for (ts_nid m = i; m < n && !stored; ++m) {
     const ts_node *node = &g->node[m];
-    ts_place to = node->op == TS_OP_STORE ? l->place[node->in[0]] : (ts_place){TS_NONE, 0};
+    bool leaves = ts_node_is_copy(node) && !ts_node_brings(node);
+    ts_place to = leaves ? l->place[node->in[0]] : (ts_place){TS_NONE, 0};
     stored = to.root == from.root && to.offset < from.offset + bytes &&
              from.offset < to.offset + ts_tensor_bytes(g, node->in[0]);
   }
@@ -397,7 +398,7 @@ static void issue_loads_ahead(loads *l, ts_nid i, int ahead) {
         ts_node_chunk(g, next) != ts_node_chunk(g, node)) {
       return;
     }
-    if (next->op == TS_OP_LOAD && !l->issued[n] && !is_stored_between(l, i, n)) {
+    if (ts_node_brings(next) && !l->issued[n] && !is_stored_between(l, i, n)) {
       issue_load(l, n);
     }
     readers += l->reads[n];
@@ -408,7 +409,7 @@ static void issue_loads_ahead(loads *l, ts_nid i, int ahead) {
 static bool has_loads(const ts_graph *g) {
   bool any = false;
   for (ts_nid n = 0; n < g->n_nodes && !any; ++n) {
-    any = g->node[n].op == TS_OP_LOAD;
+    any = ts_node_brings(&g->node[n]);
   }
   return any;
 }
@@ -417,7 +418,7 @@ static bool has_loads(const ts_graph *g) {
 static void issue_windows(loads *l) {
   for (ts_nid n = 0; n < l->graph->n_nodes; ++n) {
     const ts_node *node = &l->graph->node[n];
-    if (node->op == TS_OP_VIEW && l->graph->tensor[node->out[0]].space == TS_SPACE_FILE) {
+    if (node->op == TS_OP_VIEW && ts_space_is_away(l->graph->tensor[node->out[0]].space)) {
       issue_load(l, n);
     }
   }

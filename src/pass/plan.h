@@ -2,13 +2,13 @@
  * The memory plan of one rank's program: where every tensor lives, to the byte.
  *
  * Each arena is of one space and one lifetime (ts_arenas).  STATE holds what lives from step to step, by name;
- * programs of one engine share it.  FILE is the same on a disk, where whatever is copied at a time begins at a multiple
- * of TS_PLAN_PAGE.  INPUT holds what the host writes, inputs and scalars; each program has its own.
- * SLOT holds what a micro-batch keeps from one of its runs to the next; TO_INPUT and TO_WEIGHT, where gradients of
- * weights have runs of their own, what its forward keeps for the backward of inputs alone, and what that keeps for the
- * backward of weights.  STEP holds what is made of parameters once for all micro-batches.  WORK holds the rest: the
- * collectives' workspace for the whole program, every other storage and the kernels' workspaces from their first to
- * their last instruction.
+ * programs of one engine share it.  PINNED is the same in the host's memory beside a device's, FILE on a disk, where
+ * whatever is copied at a time begins at a multiple of TS_PLAN_PAGE.  INPUT holds what the host writes, inputs and
+ * scalars; each program has its own.  SLOT holds what a micro-batch keeps from one of its runs to the next; TO_INPUT
+ * and TO_WEIGHT, where gradients of weights have runs of their own, what its forward keeps for the backward of inputs
+ * alone, and what that keeps for the backward of weights.  STEP holds what is made of parameters once for all
+ * micro-batches.  WORK holds the rest: the collectives' workspace for the whole program, every other storage and the
+ * kernels' workspaces from their first to their last instruction.
  *
  * An arena is there as often as its lifetime has places in the step (pass/step.h), slot_bytes apart; addresses are
  * those of place 0.  Where a step has one slot SLOT is empty and what it would hold is placed in WORK, between the
@@ -37,7 +37,8 @@ static inline int64_t ts_plan_align(int64_t bytes) {
 
 typedef enum ts_arena {
   TS_ARENA_NONE,
-  TS_ARENA_FILE, /**< Not memory: those from STATE on are. */
+  TS_ARENA_FILE,   /**< Not memory; */
+  TS_ARENA_PINNED, /**< not the backend's: those from STATE on are. */
   TS_ARENA_STATE,
   TS_ARENA_INPUT,
   TS_ARENA_SLOT,
@@ -103,13 +104,18 @@ typedef struct ts_plan {
   /** Of these what a micro-batch keeps from its forward for its backward; and the most that lives beside it at a time:
    * the working set. */
   int64_t kept_bytes, working_bytes;
-  ts_unit_bytes *unit;           /**< Owned; per unit of the graph, and one more for what is of none. */
-  int64_t bytes[TS_N_PURPOSES];  /**< Of memory, */
-  int64_t stored[TS_N_PURPOSES]; /**< and of the file. */
+  ts_unit_bytes *unit;                      /**< Owned; per unit of the graph, and one more for what is of none. */
+  int64_t bytes[TS_N_PURPOSES];             /**< Of the backend's memory, */
+  int64_t away[TS_N_SPACES][TS_N_PURPOSES]; /**< and of the spaces where only copies come. */
   /** Of the host's memory, outside the arenas: leaves of role INPUT of all micro-batches of a step; 2^60 at most. */
   int64_t feed_bytes;
   int64_t peak_bytes; /**< Of the backend's memory: all arenas + reserve, on the host + checkpoint + feed. */
 } ts_plan;
+
+/** Is some state where only copies come? Not collective. */
+static inline bool ts_plan_offloads(const ts_plan *plan) {
+  return plan->arena_bytes[TS_ARENA_FILE] + plan->arena_bytes[TS_ARENA_PINNED] > 0;
+}
 
 /** From place 0 of an arena to that of \a run, bytes. Not collective. */
 static inline int64_t ts_plan_offset(const ts_plan *plan, ts_arena arena, ts_run run) {

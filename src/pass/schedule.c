@@ -6,11 +6,12 @@
  * ends.  At most TS_IN_FLIGHT collectives hold temporary memory at a time, so that the backward of stages 2 and 3 keeps
  * the gradients of a few units, not of the model.
  *
- * Copies from and to files run beside both, in any order: each is waited for by itself.  What is written holds its
- * memory until it is; so much of it may wait as ts_offload_behind says, in pieces of the largest update. */
+ * Copies from and to other spaces run beside both, in any order: each is waited for by itself.  What is written holds
+ * its memory until it is; so much of it may wait as ts_offload_behind says, in pieces of the largest update. */
 #include "pass/schedule.h"
 
 #include "base/memory.h"
+#include "graph/op.h"
 #include "graph/rewrite.h"
 #include "pass/offload.h"
 #include "pass/order.h"
@@ -144,6 +145,10 @@ static void wait_for_conflicts(scheduler *s, const ts_node *node) {
 
 /* ---- copies ---- */
 
+static bool leaves(const ts_node *node) {
+  return ts_node_is_copy(node) && !ts_node_brings(node);
+}
+
 static int64_t copied_bytes(const ts_graph *g, const ts_node *copy) {
   return ts_tensor_bytes(g, copy->in[0]);
 }
@@ -152,7 +157,7 @@ static int64_t copied_bytes(const ts_graph *g, const ts_node *copy) {
 static int64_t largest_update(const ts_graph *g) {
   int64_t most = 0, here = 0;
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
-    here = g->node[n].op == TS_OP_STORE ? here + copied_bytes(g, &g->node[n]) : 0;
+    here = leaves(&g->node[n]) ? here + copied_bytes(g, &g->node[n]) : 0;
     most = here > most ? here : most;
   }
   return most;
@@ -162,8 +167,8 @@ static void bound_behind(scheduler *s, int64_t bytes) {
   int64_t waiting = bytes;
   for (int i = s->n_copies - 1; i >= 0; --i) {
     const ts_node *copy = &s->graph->node[s->copy[i]];
-    waiting += copy->op == TS_OP_STORE ? copied_bytes(s->graph, copy) : 0;
-    if (copy->op == TS_OP_STORE && waiting > s->behind) {
+    waiting += leaves(copy) ? copied_bytes(s->graph, copy) : 0;
+    if (leaves(copy) && waiting > s->behind) {
       wait_for_copy(s, i); /* and with it those before it, one after another */
     }
   }
@@ -172,7 +177,7 @@ static void bound_behind(scheduler *s, int64_t bytes) {
 static void place_copy(scheduler *s, ts_nid n) {
   const ts_node *node = &s->graph->node[n];
   wait_for_conflicts(s, node);
-  if (node->op == TS_OP_STORE) {
+  if (leaves(node)) {
     bound_behind(s, copied_bytes(s->graph, node));
   }
   emit_instruction(s, TS_ISSUE, n);

@@ -53,7 +53,7 @@ ts_tid ts_zero_state(ts_zero *z, int index, ts_state state, bool whole) {
 }
 
 static bool is_elsewhere(const ts_zero *z, ts_tid t) {
-  return t != TS_NONE && z->rewrite.to->tensor[t].space == TS_SPACE_FILE;
+  return t != TS_NONE && ts_space_is_away(z->rewrite.to->tensor[t].space);
 }
 
 ts_tid ts_zero_bring(const ts_zero *z, ts_site at, ts_tid t) {
@@ -61,7 +61,7 @@ ts_tid ts_zero_bring(const ts_zero *z, ts_site at, ts_tid t) {
     return t;
   }
   char *name = ts_format("%s.load", z->rewrite.to->tensor[t].name);
-  ts_tid y = ts_build(at, TS_OP_LOAD, name, 1, &t);
+  ts_tid y = ts_build(at, ts_copy_op(z->rewrite.to->tensor[t].space, true), name, 1, &t);
   ts_free(name);
   return y;
 }
@@ -69,7 +69,7 @@ ts_tid ts_zero_bring(const ts_zero *z, ts_site at, ts_tid t) {
 void ts_zero_put_back(const ts_zero *z, ts_site at, ts_tid home, ts_tid x) {
   if (is_elsewhere(z, home)) {
     char *name = ts_format("%s.store", z->rewrite.to->tensor[home].name);
-    ts_build(at, TS_OP_STORE, name, 2, (ts_tid[]){home, x});
+    ts_build(at, ts_copy_op(z->rewrite.to->tensor[home].space, false), name, 2, (ts_tid[]){home, x});
     ts_free(name);
   }
 }

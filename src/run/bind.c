@@ -185,7 +185,7 @@ static void bind_node(ts_executor *e, ts_bound_program *p, ts_nid n, ts_bound_vi
   if (b->call.workspace_bytes > 0) {
     b->call.workspace = e->arena[TS_ARENA_WORK] + program->plan->workspace[n].offset;
   }
-  if (ts_node_is_copy(node)) {
+  if (ts_node_copies(node) == TS_SPACE_FILE) {
     b->stored = ts_bound_stored(p, node->in[0]);
   } else if (ts_node_is_collective(node)) {
     if (node->op != TS_OP_EXCHANGE_ROWS) { /* which needs nothing */

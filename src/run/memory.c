@@ -16,7 +16,7 @@ static void measure_arenas(ts_executor *e) {
     programs[i] = e->program[i].program;
     e->program[i].inputs = ts_programs_arena_bytes(programs, i, TS_ARENA_INPUT);
   }
-  for (ts_arena a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
+  for (ts_arena a = TS_ARENA_PINNED; a < TS_N_ARENAS; ++a) {
     e->arena_bytes[a] = (size_t) ts_programs_arena_bytes(programs, e->n_programs, a);
   }
   ts_free(programs);
@@ -45,6 +45,9 @@ static void allocate_beside_device(ts_executor *e) {
     e->image[i] = (ts_image){.memory = device->ops->allocate_host(device, (size_t) bytes),
                              .copied = device->ops->event_create(device, false)};
   }
+  if (e->arena_bytes[TS_ARENA_PINNED] > 0) {
+    e->arena[TS_ARENA_PINNED] = device->ops->allocate_host(device, e->arena_bytes[TS_ARENA_PINNED]);
+  }
   e->staging = device->ops->allocate_host(device, STAGING);
   e->staged = device->ops->event_create(device, false);
 }
@@ -60,6 +63,7 @@ static void release_beside_device(ts_executor *e) {
   }
   device->ops->event_destroy(device, e->staged);
   device->ops->release_host(device, e->staging);
+  device->ops->release_host(device, e->arena[TS_ARENA_PINNED]);
 }
 
 /* One behind the other; where STATE has a page more for it, such that the last begins at one. */
@@ -115,7 +119,7 @@ void *ts_bound_address(const ts_executor *e, const ts_bound_program *b, ts_tid t
     return NULL;
   }
   ts_address at = b->program->plan->address[t];
-  return at.arena >= TS_ARENA_STATE ? e->arena[at.arena] + at.offset + move_of(b, at.arena, t, run) : NULL;
+  return at.arena >= TS_ARENA_PINNED ? e->arena[at.arena] + at.offset + move_of(b, at.arena, t, run) : NULL;
 }
 
 int64_t ts_bound_stored(const ts_bound_program *b, ts_tid t) {
@@ -206,6 +210,7 @@ void ts_bound_read(ts_executor *e, void *to, const void *memory, size_t bytes) {
 /* Elements of a leaf: in memory, or, where that is NULL, in the file. */
 typedef struct stretch {
   unsigned char *memory;
+  bool on_host; /* that is the host's, which may touch it while nothing is queued */
   int64_t stored;
   size_t bytes;
 } stretch;
@@ -216,8 +221,10 @@ static stretch find_state(const ts_executor *e, ts_tid leaf, int64_t first, int6
   TS_ASSERT(g->tensor[leaf].role == TS_ROLE_STATE && first >= 0 && first + count <= ts_tensor_count(g, leaf));
   int64_t size = (int64_t) ts_dtype_size(g->tensor[leaf].dtype);
   unsigned char *memory = ts_bound_address(e, p, leaf, ts_run_in_slot(0));
-  bool stored = g->tensor[leaf].space == TS_SPACE_FILE;
+  ts_space space = g->tensor[leaf].space;
+  bool stored = space == TS_SPACE_FILE;
   return (stretch){.memory = memory != NULL ? memory + first * size : NULL,
+                   .on_host = e->device == NULL || space == TS_SPACE_PINNED,
                    .stored = stored ? ts_bound_stored(p, leaf) + first * size : -1,
                    .bytes = (size_t) (count * size)};
 }
@@ -226,6 +233,9 @@ void ts_executor_read_state(ts_executor *e, ts_tid leaf, int64_t first, int64_t 
   stretch at = find_state(e, leaf, first, count);
   if (at.stored >= 0) {
     ts_store_read(e->options.store, at.stored, (int64_t) at.bytes, to);
+  } else if (at.on_host) {
+    ts_executor_finish(e);
+    memcpy(to, at.memory, at.bytes);
   } else {
     ts_bound_read(e, to, at.memory, at.bytes);
   }
@@ -235,7 +245,8 @@ void ts_executor_write_state(ts_executor *e, ts_tid leaf, int64_t first, int64_t
   stretch at = find_state(e, leaf, first, count);
   if (at.stored >= 0) {
     ts_store_write(e->options.store, at.stored, (int64_t) at.bytes, from);
-  } else if (e->device == NULL) {
+  } else if (at.on_host) {
+    ts_executor_finish(e);
     memcpy(at.memory, from, at.bytes);
   } else {
     stage(e, at.memory, (unsigned char *) from, at.bytes, false);
@@ -255,7 +266,8 @@ void ts_executor_copy_state(ts_executor *e, ts_tid leaf, int64_t first, int64_t 
   stretch at = find_state(e, leaf, first, count);
   if (at.stored >= 0) {
     ts_store_read(e->options.store, at.stored, (int64_t) at.bytes, to);
-  } else if (e->device == NULL) {
+  } else if (at.on_host) {
+    ts_executor_finish(e);
     copy_on_host(at.memory, to, at.bytes, e->program[0].program->target.threads);
   } else {
     e->device->ops->copy(e->device, to, at.memory, at.bytes, TS_QUEUE_COMPUTE);
@@ -312,7 +324,7 @@ int64_t ts_executor_host_bytes(const ts_program *const *programs, int n_programs
   for (ts_arena a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
     all += ts_arenas[a].space == TS_SPACE_HOST ? ts_programs_arena_bytes(programs, n_programs, a) : 0;
   }
-  return all + feed + TS_BOUND_IMAGES * image;
+  return all + feed + TS_BOUND_IMAGES * image + ts_programs_arena_bytes(programs, n_programs, TS_ARENA_PINNED);
 }
 
 int64_t ts_executor_arena_bytes(const ts_executor *e) {

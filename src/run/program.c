@@ -470,7 +470,9 @@ ts_moved ts_program_moved(const ts_program *program) {
     const ts_node *node = &g->node[i];
     if (ts_node_is_copy(node)) {
       double times = happens_once(node) ? 1 : (double) program->step.micro_batches;
-      *(node->op == TS_OP_STORE ? &moved.written : &moved.read) += times * (double) ts_tensor_bytes(g, node->in[0]);
+      ts_space space = ts_node_copies(node);
+      *(ts_node_brings(node) ? &moved.read[space] : &moved.written[space]) +=
+          times * (double) ts_tensor_bytes(g, node->in[0]);
     }
   }
   return moved;

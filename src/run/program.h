@@ -88,9 +88,9 @@ typedef struct ts_sent {
   double step;        /**< All of them in a step. */
 } ts_sent;
 
-/** Bytes that a rank reads from its file in a step, and writes to it. */
+/** Bytes that a rank copies in a step from a space to the backend's memory, and back. */
 typedef struct ts_moved {
-  double read, written;
+  double read[TS_N_SPACES], written[TS_N_SPACES];
 } ts_moved;
 
 /** What a step of the program copies. Not collective. */

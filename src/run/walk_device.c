@@ -65,6 +65,12 @@ static void mark(ts_device *device, void **event, ts_queue queue) {
   device->ops->record(device, *event, queue);
 }
 
+static void queue_copy_of(ts_device *device, const ts_bound_node *b, ts_queue queue) {
+  const ts_node *node = b->call.node;
+  const void *from = b->in[node->n_in - 1];
+  device->ops->copy(device, b->out[0], from, (size_t) ts_tensor_bytes(b->call.graph, node->in[0]), queue);
+}
+
 static void queue_node(ts_executor *e, ts_bound_node *b, ts_queue queue) {
   ts_device *device = e->device;
   bool observed = e->options.observer != NULL;
@@ -72,10 +78,11 @@ static void queue_node(ts_executor *e, ts_bound_node *b, ts_queue queue) {
   if (observed) {
     mark(device, &b->begin, queue);
   }
-  if (queue == TS_QUEUE_COMM) {
-    ts_bound_collective(b);
-  } else {
-    b->kernel->run(&b->call);
+  switch (queue) {
+    case TS_QUEUE_COMM: ts_bound_collective(b); break;
+    case TS_QUEUE_IN:
+    case TS_QUEUE_OUT: queue_copy_of(device, b, queue); break;
+    default: b->kernel->run(&b->call); break;
   }
   if (observed) {
     mark(device, &b->end, queue);
@@ -90,6 +97,7 @@ static void queue_command(ts_executor *e, const ts_bound_view *view, const ts_bo
   ts_device *device = e->device;
   switch (c->kind) {
     case TS_LOWERED_LAUNCH:
+    case TS_LOWERED_COPY:
     case TS_LOWERED_COLLECTIVE: queue_node(e, &view->node[c->node], c->queue); break;
     case TS_LOWERED_RECORD: device->ops->record(device, r->event[c->event], c->queue); break;
     case TS_LOWERED_WAIT: device->ops->wait(device, r->event[c->event], c->queue); break;

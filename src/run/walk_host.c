@@ -52,7 +52,7 @@ static void wait_copy(ts_executor *e, ts_bound_node *b) {
 /* Under memcheck nothing changes behind an instruction's back. */
 static void start_copy(ts_executor *e, ts_bound_node *b) {
   const ts_node *node = b->call.node;
-  bool writes = node->op == TS_OP_STORE;
+  bool writes = !ts_node_brings(node);
   void *memory = writes ? (void *) b->in[1] : b->out[0];
   b->ticket = ts_store_start(e->options.store, writes, b->stored, ts_tensor_bytes(b->call.graph, node->in[0]), memory);
   if (e->options.memcheck) {
