@@ -85,6 +85,24 @@ test_offload() {
   # shellcheck disable=SC2086
   train 2 away3 --resume auto $pieces --set zero_optimization.stage=3 --set run.algorithms=kept3/algorithms.txt
   ok "what was saved from there goes on without it" both clean 'same kept3 away3'
+  again="--set model.n_layer=4 --set activation_checkpointing.enabled=true --set run.steps=4 --set bf16.enabled=true"
+  # shellcheck disable=SC2086
+  train 1 blocks $again --set run.measure_algorithms=true
+  for policy in block sac; do
+    # shellcheck disable=SC2086
+    SHIM_SEED=7 train 1 $policy $again --set run.algorithms=blocks/algorithms.txt --set activation_checkpointing.policy=$policy \
+      --set activation_checkpointing.cpu_checkpointing=true
+    ok "what blocks keep waits in the host's memory ($policy): the same bits" both clean "same blocks $policy"
+  done
+  # shellcheck disable=SC2086
+  train 2 stages $again --set pipeline.stages=2 --set run.algorithms=blocks/algorithms.txt
+  # shellcheck disable=SC2086
+  SHIM_SEED=8 train 2 stages_away $again --set pipeline.stages=2 --set run.algorithms=blocks/algorithms.txt \
+    --set activation_checkpointing.cpu_checkpointing=true
+  ok "and of a pipeline, for each micro-batch in its slot" both clean 'same stages stages_away'
+  # shellcheck disable=SC2086
+  run "$tessera" plan deck.cfg --target cuda $again --set activation_checkpointing.cpu_checkpointing=true
+  ok "the plan says how much" printed '^  activations +[1-9][0-9]* .*'
   # shellcheck disable=SC2086
   run "$tessera" plan deck.cfg --target cuda $away
   ok "the plan says what is there" printed '^  optimizer states +[1-9][0-9]* .*'

@@ -15,7 +15,7 @@ STATE(TOY, "toy", "toy", OPTIMIZER, "toy", F32, 1)
 STATE(TOY_SCALE, "toy_scale", "toy_scale", OPTIMIZER, "toy_scale", F32, 32)
 STATE(TOY_BIAS, "toy_bias", "toy_bias", OPTIMIZER, "toy_bias", F32, 0)
 END
-after src/pass/zero_update.c '  ts_tid out = add_sweep(z, share, &s, &in);' << 'END'
+after src/pass/zero_update.c '  z->part[share->part].fresh = add_sweep(z, share, &s, &in);' << 'END'
   int index = share->part;
   bool whole = share->whole;
   ts_tid g = share->g, scale = ts_zero_state(z, index, TS_STATE_TOY_SCALE, whole);

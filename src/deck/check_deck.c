@@ -314,6 +314,8 @@ static void note_recomputation(ts_reader *reader) {
     ts_reader_note_idle(reader, "activation_checkpointing.layers", "activation_checkpointing.enabled is false");
     ts_reader_note_idle(reader, "activation_checkpointing.policy", "activation_checkpointing.enabled is false");
     ts_reader_note_idle(reader, "activation_checkpointing.interval", "activation_checkpointing.enabled is false");
+    ts_reader_note_idle(reader, "activation_checkpointing.cpu_checkpointing",
+                        "activation_checkpointing.enabled is false");
   }
 }
 

@@ -239,5 +239,9 @@ void ts_reader_resolve(ts_reader *reader) {
   }
   note_offload(reader, "zero_optimization.offload_param.device", &d->zero_optimization.offload_param);
   note_offload(reader, "zero_optimization.offload_optimizer.device", &d->zero_optimization.offload_optimizer);
+  if (d->activation_checkpointing.cpu_checkpointing && strcmp(d->run.device, "cuda") != 0) {
+    ts_reader_note(reader, "activation_checkpointing.cpu_checkpointing: no effect on processors, where all is in host "
+                           "memory");
+  }
   ts_reader_note_auto(reader);
 }

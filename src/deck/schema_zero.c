@@ -158,7 +158,11 @@ static const ts_key rows[] = {
     NONE("activation_checkpointing.synchronize_checkpoint_boundary", BOOL, "false", "profile.timeline is there"),
     NONE("activation_checkpointing.profile", BOOL, "false", "profile.timeline is there"),
     LATER("activation_checkpointing.partition_activations", BOOL, "false", "tensor parallelism"),
-    LATER("activation_checkpointing.cpu_checkpointing", BOOL, "false", "offload of activations"),
+    FLAG(activation_checkpointing.cpu_checkpointing, "false", 0,
+         "Of a GPU what blocks keep for the backward waits in the host's memory, with "
+         "activation_checkpointing.enabled; on "
+         "processors without effect."),
+    ALIAS("activation_checkpoint_cpu_offload", "activation_checkpointing.cpu_checkpointing"),
     FLAG(tiled_mlp_compute, "false", 0,
          "Compute each MLP for hidden_size tokens at a time, and keep of it only its input: long samples take less "
          "memory, "

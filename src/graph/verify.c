@@ -10,7 +10,8 @@
 /* What every rule may look at besides the node. */
 typedef struct verifier {
   const ts_graph *graph;
-  ts_nid n; /* the node's place */
+  ts_nid n;                /* the node's place */
+  const ts_nid *last_read; /* per tensor: the last node that reads it, TS_NONE for none */
 } verifier;
 
 static bool exists(const verifier *v, ts_tid t) {
@@ -120,21 +121,20 @@ static bool is_state(const ts_graph *g, ts_tid t) {
   return g->tensor[t].role == TS_ROLE_STATE;
 }
 
-static bool is_read_after(const verifier *v, ts_tid t) {
-  for (ts_nid m = v->n + 1; m < v->graph->n_nodes; ++m) {
-    const ts_node *node = &v->graph->node[m];
-    for (int i = 0; i < node->n_in; ++i) {
-      if (node->in[i] == t) {
-        return true;
-      }
-    }
-    for (int i = 0; node->prior != NULL && i < node->n_out; ++i) {
-      if (node->prior[i] == t) {
-        return true;
+/* Of what does not exist nothing is noted. */
+static ts_nid *find_last_reads(const ts_graph *g) {
+  ts_nid *last = ts_ids_none(g->n_tensors);
+  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+    const ts_node *node = &g->node[n];
+    for (int i = 0; i < node->n_in + node->n_out; ++i) {
+      ts_tid prior = i >= node->n_in && node->prior != NULL ? node->prior[i - node->n_in] : TS_NONE;
+      ts_tid t = i < node->n_in ? node->in[i] : prior;
+      if (t >= 0 && t < g->n_tensors) {
+        last[t] = n;
       }
     }
   }
-  return false;
+  return last;
 }
 
 /* After an update in place the old version is gone; state that is a prior is updated in place.  Targets of collectives
@@ -147,7 +147,7 @@ static const char *rule_version(const verifier *v, const ts_node *node) {
     if (old == TS_NONE && node->prior != NULL && node->prior[i] != TS_NONE && is_state(v->graph, node->prior[i])) {
       old = node->prior[i];
     }
-    if (old != TS_NONE && is_read_after(v, old)) {
+    if (old != TS_NONE && v->last_read[old] > v->n) {
       return "a later node reads the version it replaces";
     }
   }
@@ -323,8 +323,7 @@ static bool touches_away(const ts_graph *g, const ts_node *node) {
 static const char *rule_space(const verifier *v, const ts_node *node) {
   const ts_graph *g = v->graph;
   if (ts_node_is_copy(node)) {
-    ts_space away = space_of_tensor(g, node->in[0]),
-             here = space_of_tensor(g, ts_node_brings(node) ? node->out[0] : node->in[1]);
+    ts_space away = space_of_tensor(g, ts_copy_away(node)), here = space_of_tensor(g, ts_copy_here(node));
     return away == ts_node_copies(node) && !ts_space_is_away(here)
                ? NULL
                : "a copy is of another space, or has one end there alone";
@@ -397,8 +396,10 @@ static int verify_node(const verifier *v, const ts_node *node, ts_text *why) {
 
 int ts_graph_verify(const ts_graph *graph, ts_text *why) {
   int violations = 0;
+  ts_nid *last_read = find_last_reads(graph);
   for (ts_nid n = 0; n < graph->n_nodes; ++n) {
-    violations += verify_node(&(verifier){graph, n}, &graph->node[n], why);
+    violations += verify_node(&(verifier){graph, n, last_read}, &graph->node[n], why);
   }
+  ts_free(last_read);
   return violations;
 }

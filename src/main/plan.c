@@ -154,25 +154,26 @@ static int64_t active_parameters(const ts_program *program) {
 }
 
 /* What a rank has in a space where only copies come, and how much of it moves. */
-static void print_space(const ts_program *program, ts_arena arena, const char *title, ts_text *to) {
+static void print_space(const ts_program *program, ts_space space, const char *title, ts_text *to) {
   const ts_plan *plan = program->plan;
-  ts_space space = ts_arenas[arena].space;
   ts_moved moved = ts_program_moved(program);
   const plan_row row[] = {{NULL, "parameters", plan->away[space][TS_PURPOSE_PARAMETER]},
                           {NULL, "optimizer states", plan->away[space][TS_PURPOSE_OPTIMIZER]},
+                          {NULL, "activations", plan->away[space][TS_PURPOSE_ACTIVATION]},
                           {NULL, "read in a step", (int64_t) moved.read[space]},
                           {NULL, "written in a step", (int64_t) moved.written[space]}};
   char bytes[32];
-  ts_text_add(to, "%s", plan->arena_bytes[arena] > 0 ? title : "");
-  for (size_t i = 0; plan->arena_bytes[arena] > 0 && i < sizeof row / sizeof *row; ++i) {
+  bool any = row[0].bytes + row[1].bytes + row[2].bytes > 0;
+  ts_text_add(to, "%s", any ? title : "");
+  for (size_t i = 0; any && i < sizeof row / sizeof *row; ++i) {
     ts_text_add(to, "  %-34s %16lld  %10s\n", row[i].label, (long long) row[i].bytes,
                 ts_human_bytes((double) row[i].bytes, bytes));
   }
 }
 
 static void print_offload(const ts_program *program, ts_text *to) {
-  print_space(program, TS_ARENA_PINNED, "\nin the host's memory, copied to the GPU and back\n", to);
-  print_space(program, TS_ARENA_FILE, "\nin a file of the rank\n", to);
+  print_space(program, TS_SPACE_PINNED, "\nin the host's memory, copied to the GPU and back\n", to);
+  print_space(program, TS_SPACE_FILE, "\nin a file of the rank\n", to);
   if (ts_plan_offloads(program->plan) && program->deck->run.save_async && program->deck->run.save_every > 0) {
     ts_text_add(to, "  (run.save_async has no effect then: checkpoints are written from there, while the run waits)\n");
   }

@@ -35,7 +35,10 @@ const char *ts_index_copy_in(const ts_node *node) {
 }
 
 const char *ts_shape_copy_out(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
-  return ts_shape_store(g, node, dtype, shape);
+  const ts_tensor *x = ts_rule_in(g, node, 1);
+  dtype[0] = x->dtype;
+  shape[0] = x->shape;
+  return node->in[0] != TS_NONE ? ts_shape_store(g, node, dtype, shape) : NULL;
 }
 
 const char *ts_index_copy_out(const ts_node *node) {

@@ -18,6 +18,10 @@
 const ts_arena_row ts_arenas[TS_N_ARENAS] = {
     [TS_ARENA_FILE] = {"file", TS_SPACE_FILE, TS_LIFETIME_STATE},
     [TS_ARENA_PINNED] = {"pinned", TS_SPACE_PINNED, TS_LIFETIME_STATE},
+    [TS_ARENA_PINNED_SLOT] = {"pinned_slot", TS_SPACE_PINNED, TS_LIFETIME_SLOT},
+    [TS_ARENA_PINNED_TO_INPUT] = {"pinned_to_input", TS_SPACE_PINNED, TS_LIFETIME_TO_INPUT},
+    [TS_ARENA_PINNED_TO_WEIGHT] = {"pinned_to_weight", TS_SPACE_PINNED, TS_LIFETIME_TO_WEIGHT},
+    [TS_ARENA_PINNED_WORK] = {"pinned_work", TS_SPACE_PINNED, TS_LIFETIME_SCRATCH},
     [TS_ARENA_STATE] = {"state", TS_SPACE_BACKEND, TS_LIFETIME_STATE},
     [TS_ARENA_INPUT] = {"input", TS_SPACE_HOST, TS_LIFETIME_SLOT},
     [TS_ARENA_SLOT] = {"slot", TS_SPACE_BACKEND, TS_LIFETIME_SLOT},
@@ -199,7 +203,7 @@ static int add_item(item_list *list, interval item) {
 
 /* What a node makes is placed by its life; leaves are not. */
 static item_list *list_of(planner *p, ts_tid root) {
-  return &p->list[find_arena(TS_SPACE_BACKEND, p->lifetime[root])];
+  return &p->list[find_arena(p->graph->tensor[root].space, p->lifetime[root])];
 }
 
 /* A leaf has its place for good, behind those before it. \return its bytes. */
@@ -287,14 +291,13 @@ static void mark_buffers(planner *p, const ts_node *node) {
   }
 }
 
-/* What a copy reads or writes in memory; a buffer, too. */
-static void mark_pages(planner *p, const ts_node *node) {
-  mark_buffers(p, node);
-  for (int i = 0; i < node->n_in + node->n_out; ++i) {
-    ts_tid root = p->place[i < node->n_in ? node->in[i] : node->out[i - node->n_in]].root;
-    if (p->of_root[root] >= 0) {
-      list_of(p, root)->item[p->of_root[root]].by_page = true;
-    }
+/* What a copy reads or writes here: of state a buffer. */
+static void mark_copied(planner *p, const ts_node *node) {
+  ts_tid here = p->place[ts_copy_here(node)].root, away = p->place[ts_copy_away(node)].root;
+  if (p->of_root[here] >= 0) {
+    interval *item = &list_of(p, here)->item[p->of_root[here]];
+    item->buffer = item->buffer || p->graph->tensor[away].role == TS_ROLE_STATE;
+    item->by_page = item->by_page || ts_node_copies(node) == TS_SPACE_FILE;
   }
 }
 
@@ -354,7 +357,7 @@ static void find_lifetimes(planner *p) {
     int at = when(p, i);
     extend_lives(p, node, at);
     if (ts_node_is_copy(node)) {
-      mark_pages(p, node);
+      mark_copied(p, node);
       continue;
     }
     if (p->schedule->instruction[i].kind != TS_RUN) {
@@ -521,7 +524,7 @@ static void find_units(const planner *p) {
   const ts_graph *g = p->graph;
   p->plan->unit = ts_calloc((size_t) g->n_units + 1, sizeof *p->plan->unit);
   for (ts_tid t = 0; t < g->n_tensors; ++t) {
-    bool state = g->tensor[t].role == TS_ROLE_STATE;
+    bool state = g->tensor[t].role == TS_ROLE_STATE && !ts_space_is_away(g->tensor[t].space);
     bytes_of_unit(p, g->tensor[t].unit)->state += state ? ts_plan_align(ts_tensor_bytes(g, t)) : 0;
   }
   for (ts_arena a = TS_ARENA_SLOT; a < TS_ARENA_WORK; ++a) {
@@ -601,7 +604,7 @@ static void record_address(planner *p, const interval *item, ts_address at) {
 
 static void record_addresses(planner *p) {
   ts_plan *plan = p->plan;
-  for (ts_arena a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
+  for (ts_arena a = TS_ARENA_PINNED; a < TS_N_ARENAS; ++a) {
     for (int i = 0; i < p->list[a].n; ++i) {
       record_address(p, &p->list[a].item[i], (ts_address){a, p->list[a].item[i].offset});
     }
@@ -616,7 +619,7 @@ static void record_addresses(planner *p) {
 
 /* What was placed so far is one place of its arena. */
 static void make_places(planner *p) {
-  for (ts_arena a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
+  for (ts_arena a = TS_ARENA_PINNED; a < TS_N_ARENAS; ++a) {
     if (ts_lifetime_is_kept(ts_arenas[a].lifetime)) {
       p->plan->slot_bytes[a] = p->plan->arena_bytes[a];
       p->plan->arena_bytes[a] *= p->context->step->n_places[ts_arenas[a].lifetime];
@@ -655,11 +658,14 @@ void ts_pass_memory(ts_graph **graph, ts_pass_context *context) {
   choose_lifetimes(&p);
   place_state(&p);
   find_lifetimes(&p);
-  for (ts_arena a = TS_ARENA_SLOT; a < TS_N_ARENAS; ++a) {
-    plan->arena_bytes[a] = place_best(p.list[a].item, p.list[a].n);
+  for (ts_arena a = TS_ARENA_PINNED + 1; a < TS_N_ARENAS; ++a) {
+    plan->arena_bytes[a] += place_best(p.list[a].item, p.list[a].n);
   }
   record_addresses(&p);
   make_places(&p);
+  for (ts_arena a = TS_ARENA_PINNED + 1; a < TS_ARENA_STATE; ++a) {
+    plan->away[TS_SPACE_PINNED][TS_PURPOSE_ACTIVATION] += plan->arena_bytes[a];
+  }
   find_live(&p);
   find_kept(&p);
   find_units(&p);
@@ -683,7 +689,7 @@ void ts_pass_memory(ts_graph **graph, ts_pass_context *context) {
   ts_free(p.place);
   ts_free(p.lifetime);
   ts_free(p.of_root);
-  for (ts_arena a = TS_ARENA_SLOT; a < TS_N_ARENAS; ++a) {
+  for (ts_arena a = TS_ARENA_PINNED; a < TS_N_ARENAS; ++a) {
     ts_free(p.list[a].item);
   }
   context->plan = plan;

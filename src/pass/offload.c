@@ -56,6 +56,12 @@ int64_t ts_offload_piece(const ts_pass_context *context, const ts_part *part) {
   return most > whole ? most / whole * whole : piece;
 }
 
+bool ts_offload_activations(const ts_pass_context *context) {
+  const ts_deck *deck = context->deck;
+  return deck->activation_checkpointing.enabled && deck->activation_checkpointing.cpu_checkpointing &&
+         context->target.backend->device != NULL;
+}
+
 int ts_offload_ahead(const ts_deck *deck) {
   return deck->zero_optimization.offload_optimizer.pipeline_read ? 1 : 0;
 }

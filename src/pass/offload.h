@@ -23,6 +23,10 @@ ts_space ts_offload_space(const ts_pass_context *context, const ts_part *part, t
  * can be read; INT64_MAX where all its states are in the backend's memory. Not collective. */
 int64_t ts_offload_piece(const ts_pass_context *context, const ts_part *part);
 
+/** Does what is kept from the forward for the backward leave (activation_checkpointing.cpu_checkpointing, on a device)?
+ * Not collective. */
+bool ts_offload_activations(const ts_pass_context *context);
+
 /** How many pieces are read ahead of the one that is updated, units of parameters ahead of the one that is used, and
  * pieces written behind the one that is updated. Not collective. */
 int ts_offload_ahead(const ts_deck *deck);

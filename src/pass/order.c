@@ -380,9 +380,9 @@ static bool is_stored_between(const loads *l, ts_nid i, ts_nid n) {
   for (ts_nid m = i; m < n && !stored; ++m) {
     const ts_node *node = &g->node[m];
     bool leaves = ts_node_is_copy(node) && !ts_node_brings(node);
-    ts_place to = leaves ? l->place[node->in[0]] : (ts_place){TS_NONE, 0};
+    ts_place to = leaves ? l->place[node->out[0]] : (ts_place){TS_NONE, 0};
     stored = to.root == from.root && to.offset < from.offset + bytes &&
-             from.offset < to.offset + ts_tensor_bytes(g, node->in[0]);
+             from.offset < to.offset + ts_tensor_bytes(g, node->out[0]);
   }
   return stored;
 }

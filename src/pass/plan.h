@@ -3,7 +3,8 @@
  *
  * Each arena is of one space and one lifetime (ts_arenas).  STATE holds what lives from step to step, by name;
  * programs of one engine share it.  PINNED is the same in the host's memory beside a device's, FILE on a disk, where
- * whatever is copied at a time begins at a multiple of TS_PLAN_PAGE.  INPUT holds what the host writes, inputs and
+ * whatever is copied at a time begins at a multiple of TS_PLAN_PAGE; others of PINNED are for what is kept there for a
+ * while.  INPUT holds what the host writes, inputs and
  * scalars; each program has its own.  SLOT holds what a micro-batch keeps from one of its runs to the next; TO_INPUT
  * and TO_WEIGHT, where gradients of weights have runs of their own, what its forward keeps for the backward of inputs
  * alone, and what that keeps for the backward of weights.  STEP holds what is made of parameters once for all
@@ -38,7 +39,11 @@ static inline int64_t ts_plan_align(int64_t bytes) {
 typedef enum ts_arena {
   TS_ARENA_NONE,
   TS_ARENA_FILE,   /**< Not memory; */
-  TS_ARENA_PINNED, /**< not the backend's: those from STATE on are. */
+  TS_ARENA_PINNED, /**< not the backend's, nor are the next ones: those from STATE on are. */
+  TS_ARENA_PINNED_SLOT,
+  TS_ARENA_PINNED_TO_INPUT,
+  TS_ARENA_PINNED_TO_WEIGHT,
+  TS_ARENA_PINNED_WORK,
   TS_ARENA_STATE,
   TS_ARENA_INPUT,
   TS_ARENA_SLOT,

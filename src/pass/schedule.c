@@ -88,16 +88,18 @@ static void wait_for_all(scheduler *s) {
   }
 }
 
-/* Have they bytes in common? */
-static bool share_bytes(const scheduler *s, ts_tid a, ts_tid b) {
+/* Are they of one storage?  Where only copies come that is state, whose windows are copied one by one: have they bytes in
+ * common? */
+static bool share_storage(const scheduler *s, ts_tid a, ts_tid b) {
+  const ts_graph *g = s->graph;
   ts_place x = s->place[a], y = s->place[b];
-  return x.root == y.root && x.offset < y.offset + ts_tensor_bytes(s->graph, b) &&
-         y.offset < x.offset + ts_tensor_bytes(s->graph, a);
+  bool apart = x.offset >= y.offset + ts_tensor_bytes(g, b) || y.offset >= x.offset + ts_tensor_bytes(g, a);
+  return x.root == y.root && !(apart && ts_space_is_away(g->tensor[x.root].space));
 }
 
-static bool shares_bytes(const scheduler *s, const ts_tid *list, int n, ts_tid t) {
+static bool in_storage(const scheduler *s, const ts_tid *list, int n, ts_tid t) {
   for (int i = 0; i < n; ++i) {
-    if (list[i] != TS_NONE && share_bytes(s, list[i], t)) {
+    if (list[i] != TS_NONE && t != TS_NONE && share_storage(s, list[i], t)) {
       return true;
     }
   }
@@ -108,13 +110,13 @@ static bool shares_bytes(const scheduler *s, const ts_tid *list, int n, ts_tid t
 static bool conflicts(const scheduler *s, const ts_node *node, const ts_node *other) {
   for (int i = 0; i < other->n_out; ++i) {
     ts_tid t = other->out[i];
-    if (shares_bytes(s, node->in, node->n_in, t) || shares_bytes(s, node->out, node->n_out, t) ||
-        (node->prior != NULL && shares_bytes(s, node->prior, node->n_out, t))) {
+    if (in_storage(s, node->in, node->n_in, t) || in_storage(s, node->out, node->n_out, t) ||
+        (node->prior != NULL && in_storage(s, node->prior, node->n_out, t))) {
       return true;
     }
   }
   for (int i = 0; i < other->n_in; ++i) {
-    if (shares_bytes(s, node->out, node->n_out, other->in[i])) {
+    if (in_storage(s, node->out, node->n_out, other->in[i])) {
       return true;
     }
   }
@@ -150,7 +152,7 @@ static bool leaves(const ts_node *node) {
 }
 
 static int64_t copied_bytes(const ts_graph *g, const ts_node *copy) {
-  return ts_tensor_bytes(g, copy->in[0]);
+  return ts_tensor_bytes(g, copy->out[0]);
 }
 
 /* What the largest update writes. */

@@ -45,8 +45,13 @@ static void allocate_beside_device(ts_executor *e) {
     e->image[i] = (ts_image){.memory = device->ops->allocate_host(device, (size_t) bytes),
                              .copied = device->ops->event_create(device, false)};
   }
-  if (e->arena_bytes[TS_ARENA_PINNED] > 0) {
-    e->arena[TS_ARENA_PINNED] = device->ops->allocate_host(device, e->arena_bytes[TS_ARENA_PINNED]);
+  size_t pinned = 0;
+  for (int a = TS_ARENA_PINNED; a < TS_ARENA_STATE; ++a) {
+    pinned += e->arena_bytes[a];
+  }
+  e->arena[TS_ARENA_PINNED] = pinned > 0 ? device->ops->allocate_host(device, pinned) : NULL;
+  for (int a = TS_ARENA_PINNED + 1; pinned > 0 && a < TS_ARENA_STATE; ++a) {
+    e->arena[a] = e->arena[a - 1] + e->arena_bytes[a - 1];
   }
   e->staging = device->ops->allocate_host(device, STAGING);
   e->staged = device->ops->event_create(device, false);
@@ -324,7 +329,10 @@ int64_t ts_executor_host_bytes(const ts_program *const *programs, int n_programs
   for (ts_arena a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
     all += ts_arenas[a].space == TS_SPACE_HOST ? ts_programs_arena_bytes(programs, n_programs, a) : 0;
   }
-  return all + feed + TS_BOUND_IMAGES * image + ts_programs_arena_bytes(programs, n_programs, TS_ARENA_PINNED);
+  for (ts_arena a = TS_ARENA_PINNED; a < TS_ARENA_STATE; ++a) {
+    all += ts_programs_arena_bytes(programs, n_programs, a);
+  }
+  return all + feed + TS_BOUND_IMAGES * image;
 }
 
 int64_t ts_executor_arena_bytes(const ts_executor *e) {

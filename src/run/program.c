@@ -472,7 +472,7 @@ ts_moved ts_program_moved(const ts_program *program) {
       double times = happens_once(node) ? 1 : (double) program->step.micro_batches;
       ts_space space = ts_node_copies(node);
       *(ts_node_brings(node) ? &moved.read[space] : &moved.written[space]) +=
-          times * (double) ts_tensor_bytes(g, node->in[0]);
+          times * (double) ts_tensor_bytes(g, node->out[0]);
     }
   }
   return moved;

@@ -68,7 +68,7 @@ static void mark(ts_device *device, void **event, ts_queue queue) {
 static void queue_copy_of(ts_device *device, const ts_bound_node *b, ts_queue queue) {
   const ts_node *node = b->call.node;
   const void *from = b->in[node->n_in - 1];
-  device->ops->copy(device, b->out[0], from, (size_t) ts_tensor_bytes(b->call.graph, node->in[0]), queue);
+  device->ops->copy(device, b->out[0], from, (size_t) ts_tensor_bytes(b->call.graph, node->out[0]), queue);
 }
 
 static void queue_node(ts_executor *e, ts_bound_node *b, ts_queue queue) {

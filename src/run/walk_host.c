@@ -54,7 +54,7 @@ static void start_copy(ts_executor *e, ts_bound_node *b) {
   const ts_node *node = b->call.node;
   bool writes = !ts_node_brings(node);
   void *memory = writes ? (void *) b->in[1] : b->out[0];
-  b->ticket = ts_store_start(e->options.store, writes, b->stored, ts_tensor_bytes(b->call.graph, node->in[0]), memory);
+  b->ticket = ts_store_start(e->options.store, writes, b->stored, ts_tensor_bytes(b->call.graph, node->out[0]), memory);
   if (e->options.memcheck) {
     wait_copy(e, b);
   }
