@@ -221,7 +221,7 @@ static void meet_held(ts_store *s, bool write, int64_t offset, int64_t bytes) {
 /* ---- transfers ---- */
 
 /* Does a range of an extent begin and end where blocks do? */
-static bool is_of_whole_blocks(const ts_store *s, int64_t offset, int64_t bytes) {
+static inline bool is_of_whole_blocks(const ts_store *s, int64_t offset, int64_t bytes) {
   if (bytes == 0) {
     return true;
   }

@@ -88,8 +88,8 @@ static void wait_for_all(scheduler *s) {
   }
 }
 
-/* Are they of one storage?  Where only copies come that is state, whose windows are copied one by one: have they bytes in
- * common? */
+/* Are they of one storage?  Where only copies come that is state, whose windows are copied one by one: have they bytes
+ * in common? */
 static bool share_storage(const scheduler *s, ts_tid a, ts_tid b) {
   const ts_graph *g = s->graph;
   ts_place x = s->place[a], y = s->place[b];
