@@ -12,16 +12,27 @@
 static const ts_store_engine *const engines[] = {&ts_store_uring, &ts_store_threads};
 enum { N_ENGINES = sizeof engines / sizeof *engines };
 
+/* Blocks as the caller sees them: so many leaves may be written a little each in turns, masters and their copies,
+ * codes and their scales, and no block is moved more often than once. */
+enum { HELD = 4 };
+
+typedef struct held {
+  char *memory;
+  ts_store_block block;
+  bool holds, changed; /* anything; something that the file does not have */
+  uint64_t turn;       /* when it was wanted last */
+} held;
+
 struct ts_store {
   ts_store_file file;
   ts_store_blocks blocks;
   ts_store_pool *pool;
   char *place; /* owned, like the next */
   char *described;
-  char *held; /* a block of the file, as the caller sees it: behind ts_store_read and ts_store_write */
-  size_t held_room;
-  ts_store_block block; /* which one */
-  bool holds, changed;  /* anything; something that the file does not have */
+  held held[HELD]; /* behind ts_store_read and ts_store_write */
+  char *room;      /* for them, each of `longest` bytes */
+  size_t longest;
+  uint64_t turn;
 };
 
 static ts_store_faults faults;
@@ -128,12 +139,15 @@ static int64_t longest_block(const ts_store_extent *extent, int n) {
 static ts_status start_store(ts_store *s, const ts_store_options *o, const ts_store_extent *extent, int n,
                              ts_error *err) {
   ts_store_blocks_init(&s->blocks, extent, n);
-  s->held_room = ts_align_up((size_t) longest_block(extent, n), TS_STORE_ALIGN);
-  s->held = ts_map(s->held_room);
+  s->longest = ts_align_up((size_t) longest_block(extent, n), TS_STORE_ALIGN);
+  s->room = ts_map(HELD * s->longest);
+  for (int i = 0; i < HELD; ++i) {
+    s->held[i].memory = s->room + (size_t) i * s->longest;
+  }
   s->place = s->file.path != NULL
                  ? ts_format("%s: the offloaded state of %s", s->file.path, o->name)
                  : ts_format("%s: the offloaded state of %s (a file without a name)", o->directory, o->name);
-  TS_ASSERT(s->held_room <= (size_t) o->block_size);
+  TS_ASSERT(s->longest <= (size_t) o->block_size);
   return choose_engine(s, o, err);
 }
 
@@ -162,7 +176,7 @@ void ts_store_destroy(ts_store **store) {
   ts_store_pool_destroy(&s->pool);
   ts_store_file_close(&s->file);
   ts_store_blocks_clear(&s->blocks);
-  ts_unmap(s->held, s->held_room);
+  ts_unmap(s->room, HELD * s->longest);
   ts_free(s->described);
   ts_free(s->place);
   ts_free(s);
@@ -173,48 +187,60 @@ const char *ts_store_describe(const ts_store *s) {
   return s->described;
 }
 
-ts_store_counts ts_store_take_counts(ts_store *s) {
+ts_store_counts ts_store_count(ts_store *s) {
   return ts_store_pool_counts(s->pool);
 }
 
 int64_t ts_store_memory(const ts_store_options *o, const ts_store_extent *extent, int n) {
   const ts_store_engine *engine = o->engine != NULL ? find_engine(o->engine) : NULL;
-  return ts_store_blocks_memory(extent, n) + longest_block(extent, n) +
+  return ts_store_blocks_memory(extent, n) + HELD * longest_block(extent, n) +
          ts_store_pool_memory(engine != NULL ? engine : engines[0], o->block_size, o->queue_depth, o->threads);
 }
 
-/* ---- the block that is held ---- */
+/* ---- the blocks that are held ---- */
 
 static void move_whole(ts_store *s, bool write, int64_t offset, int64_t bytes, char *memory) {
   ts_store_pool_wait(s->pool, ts_store_pool_start(s->pool, write, offset, bytes, memory));
 }
 
-static void let_go_changes(ts_store *s) {
-  if (s->changed) {
-    s->changed = false;
-    move_whole(s, true, s->block.offset, s->block.bytes, s->held);
+static void let_go_changes(ts_store *s, held *h) {
+  if (h->changed) {
+    h->changed = false;
+    move_whole(s, true, h->block.offset, h->block.bytes, h->memory);
   }
 }
 
-static void hold(ts_store *s, const ts_store_block *k) {
-  if (s->holds && s->block.number == k->number) {
-    return;
+/* A block, in the place of the one that was not wanted for longest. */
+static held *hold(ts_store *s, const ts_store_block *k) {
+  held *h = &s->held[0];
+  for (int i = 0; i < HELD; ++i) {
+    held *other = &s->held[i];
+    if (other->holds && other->block.number == k->number) {
+      other->turn = ++s->turn;
+      return other;
+    }
+    h = other->turn < h->turn ? other : h;
   }
-  let_go_changes(s);
-  move_whole(s, false, k->offset, k->bytes, s->held);
-  s->block = *k;
-  s->holds = true;
+  let_go_changes(s, h);
+  move_whole(s, false, k->offset, k->bytes, h->memory);
+  h->block = *k;
+  h->holds = true;
+  h->turn = ++s->turn;
+  return h;
 }
 
-/* Whole blocks are about to be moved; one of them may be held. */
+/* Whole blocks are about to be moved; some of them may be held. */
 static void meet_held(ts_store *s, bool write, int64_t offset, int64_t bytes) {
-  if (!s->holds || s->block.offset < offset || s->block.offset >= offset + bytes) {
-    return;
-  }
-  if (write) {
-    s->holds = s->changed = false; /* it is written as a whole */
-  } else {
-    let_go_changes(s);
+  for (int i = 0; i < HELD; ++i) {
+    held *h = &s->held[i];
+    if (!h->holds || h->block.offset < offset || h->block.offset >= offset + bytes) {
+      continue;
+    }
+    if (write) {
+      h->holds = h->changed = false; /* it is written as a whole */
+    } else {
+      let_go_changes(s, h);
+    }
   }
 }
 
@@ -259,12 +285,12 @@ static int64_t move_some(ts_store *s, bool write, int64_t offset, int64_t bytes,
   }
   ts_store_block k = ts_store_block_at(&s->blocks, offset);
   int64_t in_block = offset - k.offset, n = bytes < k.bytes - in_block ? bytes : k.bytes - in_block;
-  hold(s, &k);
+  held *h = hold(s, &k);
   if (write) {
-    memcpy(s->held + in_block, memory, (size_t) n);
-    s->changed = true;
+    memcpy(h->memory + in_block, memory, (size_t) n);
+    h->changed = true;
   } else {
-    memcpy(memory, s->held + in_block, (size_t) n);
+    memcpy(memory, h->memory + in_block, (size_t) n);
   }
   return n;
 }

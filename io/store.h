@@ -75,7 +75,7 @@ typedef struct ts_store_counts {
   double seconds_waited; /**< By callers of ts_store_wait, _read and _write. */
   int64_t read_again;    /**< Blocks whose first reading had another hash. */
 } ts_store_counts;
-ts_store_counts ts_store_take_counts(ts_store *store);
+ts_store_counts ts_store_count(ts_store *store);
 
 /** Bytes of memory that a store takes beside what it moves: hashes, and copies of requests that are not aligned. Not
  * collective. */

@@ -44,7 +44,11 @@ test_resume() {
   goes_on file "a checkpoint of files, in memory" --set zero_optimization.stage=3 --set bf16.enabled=true
   goes_on memory "a checkpoint of memory, in files" $all
   goes_on memory "with states alone in files, at stage 1" $states --set zero_optimization.stage=1 --set bf16.enabled=true
+  train 2 whole $states --set zero_optimization.stage=0
+  goes_on whole "where every rank has all states, in files" $states --set zero_optimization.stage=0
   ok "nothing is left" is_empty disk
+  train 1 few --set zero_optimization.offload_optimizer.device=nvme --set zero_optimization.offload_optimizer.nvme_path=disk
+  ok "where nothing is large enough to leave that is said" printed '^offload: nothing leaves memory, as no parameter has more elements'
 }
 
 # Of a checkpoint, with parameters in a file.

@@ -190,6 +190,9 @@ static void check_offload(ts_reader *reader) {
   const ts_deck_zero *zero = &reader->deck->zero_optimization;
   bool param = strcmp(zero->offload_param.device, "nvme") == 0;
   bool both = param && strcmp(zero->offload_optimizer.device, "nvme") == 0;
+  if (zero->stage < 3 && strcmp(zero->offload_param.device, "cpu") == 0) {
+    ts_reader_note_idle(reader, "zero_optimization.offload_param.device", "zero_optimization.stage is below 3");
+  }
   if (param && zero->stage < 3) {
     ts_reader_report(reader, TS_CHECK_OFFLOAD, "zero_optimization.offload_param.device",
                      "\"nvme\" needs zero_optimization.stage = 3, and it is %lld", (long long) zero->stage);

@@ -227,8 +227,8 @@ typedef struct ts_deck_scheduler {
 
 /** `zero_optimization.offload_param` and `offload_optimizer`. */
 typedef struct ts_deck_offload {
-  char *device;    /**< "none", "cpu" or "nvme"; but for the first ts_deck_check_gpu refuses a GPU. */
-  char *nvme_path; /**< The directory of files; not empty where device is "nvme". */
+  char *device;                       /**< "none", "cpu" or "nvme"; the last ts_deck_check_gpu refuses on a GPU. */
+  char *nvme_path;                    /**< The directory of files; not empty where device is "nvme". */
   bool pipeline_read, pipeline_write; /**< Of the optimizer. */
 } ts_deck_offload;
 

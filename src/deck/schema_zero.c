@@ -173,7 +173,7 @@ static const ts_key rows[] = {
     INTEGER(aio.queue_depth, "8", 1, 1024, AUTO, "Requests in flight per thread."),
     INTEGER(aio.intra_op_parallelism, "1", 1, 64, AUTO, "Threads that share the requests of a transfer."),
     ALIAS("aio.thread_count", "aio.intra_op_parallelism"),
-    AIO("single_submit", BOOL, "false", "what there is to submit goes together"),
+    AIO("single_submit", BOOL, "false", "each request is submitted as soon as there is room for it"),
     AIO("overlap_events", BOOL, "true", "requests are always submitted while others are under way"),
     LATER("aio.use_gds", BOOL, "false", "files that a GPU reads by itself"),
 };

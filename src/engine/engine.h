@@ -65,7 +65,8 @@ struct ts_engine {
   int n_programs;
   ts_memory_share memory; /* of the host, as it was before anything was taken */
   ts_timeouts timeouts;
-  ts_store *store; /* NULL: all state is in memory */
+  ts_store *store;       /* NULL: all state is in memory */
+  ts_store_counts moved; /* until somebody asked last */
   ts_executor *executor;
   ts_lr_schedule schedule;
   ts_loss_scaler scaler;

@@ -238,9 +238,8 @@ ts_status ts_engine_check_memory(const ts_engine *e, ts_error *err) {
   return ts_error_add(err,
                       "not enough memory: %d rank%s of this node need %s each, and can have %s each%s; ways out: a "
                       "higher zero_optimization.stage, a smaller train_micro_batch_size_per_gpu, "
-                      "activation_checkpointing.enabled, zero_optimization.offload_optimizer.device = \"nvme\" (states "
-                      "in files, of the "
-                      "same bits), more nodes (`tessera plan` shows what each gives)%s",
+                      "activation_checkpointing.enabled, zero_optimization.offload_optimizer.device = \"nvme\", which "
+                      "keeps states in files, more nodes (`tessera plan` shows what each gives)%s",
                       ranks, ranks > 1 ? "s" : "", ts_human_bytes((double) peak, need),
                       ts_human_bytes((double) e->memory.bytes, have), e->memory.why, less_context(e));
 }

@@ -266,8 +266,7 @@ static ts_space space_of_output(const ts_graph *g, const ts_node *node, int i) {
   const ts_op_info *info = ts_op_get(node->op);
   bool window = (info->flags & TS_OP_ALIAS) != 0 && node->op != TS_OP_PACK;
   ts_tid old = window ? node->in[0] : i < info->n_inplace ? node->in[i] : TS_NONE;
-  bool leaves = ts_node_is_copy(node) && !ts_node_brings(node);
-  return old != TS_NONE ? g->tensor[old].space : leaves ? ts_node_copies(node) : TS_SPACE_BACKEND;
+  return old != TS_NONE ? g->tensor[old].space : ts_node_takes(node) ? ts_node_copies(node) : TS_SPACE_BACKEND;
 }
 
 /* \return whether the op's rule holds */

@@ -106,8 +106,7 @@ typedef struct ts_held {
 typedef struct ts_tensor {
   char *name; /**< Owned; unique among leaves; a node's outputs are named "node" or "node:1", "node:2". */
   ts_role role;
-  ts_space
-      space; /**< HOST for the leaves of role INPUT and SCALAR; windows and new versions are where the old ones are. */
+  ts_space space; /**< HOST for leaves of role INPUT and SCALAR; of windows and new versions that of the old one. */
   ts_dtype dtype;
   ts_shape shape;
   ts_held held;    /**< Of a STATE leaf. */

@@ -81,9 +81,14 @@ static inline bool ts_node_is_copy(const ts_node *node) {
   return (ts_op_get(node->op)->flags & TS_OP_COPY) != 0;
 }
 
-/** True for a copy to the backend's memory; other copies are from there. Not collective. */
+/** True for a copy to the backend's memory. Not collective. */
 static inline bool ts_node_brings(const ts_node *node) {
   return node->op == TS_OP_LOAD || node->op == TS_OP_COPY_IN;
+}
+
+/** True for a copy from there. Not collective. */
+static inline bool ts_node_takes(const ts_node *node) {
+  return ts_node_is_copy(node) && !ts_node_brings(node);
 }
 
 /** The space that a copy is from or to; of other nodes the backend's. Not collective. */

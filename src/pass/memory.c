@@ -499,24 +499,61 @@ static ts_unit_bytes *bytes_of_unit(const planner *p, int unit) {
   return &p->plan->unit[unit >= 0 ? unit : p->graph->n_units];
 }
 
-/* What lives at an instruction of a unit; a kernel's workspace is of its node's. */
-static void note_work(const planner *p, int at, int unit) {
+static int unit_of_item(const planner *p, const interval *item) {
   const ts_graph *g = p->graph;
-  ts_unit_bytes *of = bytes_of_unit(p, unit);
-  int64_t work = 0, beside = 0;
-  for (int i = 0; i < p->list[TS_ARENA_WORK].n; ++i) {
-    const interval *item = &p->list[TS_ARENA_WORK].item[i];
-    int whose = item->tensor != TS_NONE ? g->tensor[item->tensor].unit
-                : item->node != TS_NONE ? g->node[item->node].unit
-                                        : -1;
-    int64_t bytes = item->first <= at && at <= item->last ? item->bytes : 0;
-    work += whose == unit ? bytes : 0;
-    beside += whose != unit ? bytes : 0;
+  return item->tensor != TS_NONE ? g->tensor[item->tensor].unit : item->node != TS_NONE ? g->node[item->node].unit : -1;
+}
+
+/* Items by the instruction at which they begin, or end: chains from `head`, by time, through `next`. */
+typedef struct chains {
+  int *head, *next;
+} chains;
+
+static chains chain_items(const planner *p, bool by_end) {
+  const item_list *list = &p->list[TS_ARENA_WORK];
+  chains c = {ts_ids_none(end_of_step(p) + 1), ts_ids_none(list->n)};
+  for (int i = 0; i < list->n; ++i) {
+    int at = by_end ? list->item[i].last : list->item[i].first;
+    c.next[i] = c.head[at];
+    c.head[at] = i;
   }
-  if (work + beside > of->work + of->beside) {
-    of->work = work;
-    of->beside = beside;
+  return c;
+}
+
+/* What lives at each instruction, of its unit and beside it; a kernel's workspace is of its node's. */
+static void note_work(const planner *p) {
+  const ts_graph *g = p->graph;
+  const item_list *list = &p->list[TS_ARENA_WORK];
+  chains begins = chain_items(p, false), ends = chain_items(p, true);
+  int *instruction = ts_ids_none(end_of_step(p) + 1);
+  int64_t all = 0, *of_unit = ts_calloc((size_t) g->n_units + 1, sizeof *of_unit);
+  for (int i = 0; i < p->schedule->n; ++i) {
+    instruction[when(p, i)] = i;
   }
+  for (int at = 0; at <= end_of_step(p); ++at) {
+    for (int i = begins.head[at]; i >= 0; i = begins.next[i]) {
+      int unit = unit_of_item(p, &list->item[i]);
+      of_unit[unit >= 0 ? unit : g->n_units] += list->item[i].bytes;
+      all += list->item[i].bytes;
+    }
+    int unit = instruction[at] >= 0 ? g->node[p->schedule->instruction[instruction[at]].node].unit : -1;
+    ts_unit_bytes *of = bytes_of_unit(p, unit);
+    if (instruction[at] >= 0 && all > of->work + of->beside) {
+      of->work = of_unit[unit >= 0 ? unit : g->n_units];
+      of->beside = all - of->work;
+    }
+    for (int i = ends.head[at]; i >= 0; i = ends.next[i]) {
+      int whose = unit_of_item(p, &list->item[i]);
+      of_unit[whose >= 0 ? whose : g->n_units] -= list->item[i].bytes;
+      all -= list->item[i].bytes;
+    }
+  }
+  ts_free(begins.head);
+  ts_free(begins.next);
+  ts_free(ends.head);
+  ts_free(ends.next);
+  ts_free(instruction);
+  ts_free(of_unit);
 }
 
 /* State and what is kept goes by the unit that has made it, scratch by the one that is at work. */
@@ -533,9 +570,7 @@ static void find_units(const planner *p) {
       bytes_of_unit(p, g->tensor[item->tensor].unit)->kept[ts_arenas[a].lifetime] += item->bytes;
     }
   }
-  for (int i = 0; i < p->schedule->n; ++i) {
-    note_work(p, when(p, i), g->node[p->schedule->instruction[i].node].unit);
-  }
+  note_work(p);
 }
 
 /* The first instruction of the backward; behind the last where there is none. */

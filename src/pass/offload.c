@@ -6,9 +6,6 @@
 
 #include <string.h>
 
-/* Of offsets and lengths in a file that is read past the page cache. */
-#define FILE_ALIGN 4096
-
 /* What a deck's device means on a backend: processors have no other memory than the host's. */
 static ts_space space_of_device(const ts_pass_context *context, const ts_deck_offload *offload) {
   bool host = strcmp(offload->device, "cpu") == 0 && context->target.backend->device != NULL;
@@ -37,8 +34,8 @@ ts_space ts_offload_space(const ts_pass_context *context, const ts_part *part, t
 
 /* The fewest elements whose states are whole units of a file: of codes in 8 bits the scales are. */
 static int64_t least_piece(const ts_part *part) {
-  return part->moments == TS_U8 ? FILE_ALIGN / (int64_t) sizeof(float) * TS_STATE_BLOCK
-                                : FILE_ALIGN / (int64_t) ts_dtype_size(TS_BF16);
+  return part->moments == TS_U8 ? TS_PLAN_PAGE / (int64_t) sizeof(float) * TS_STATE_BLOCK
+                                : TS_PLAN_PAGE / (int64_t) ts_dtype_size(TS_BF16);
 }
 
 int64_t ts_offload_piece(const ts_pass_context *context, const ts_part *part) {

@@ -379,8 +379,7 @@ static bool is_stored_between(const loads *l, ts_nid i, ts_nid n) {
   bool stored = false;
   for (ts_nid m = i; m < n && !stored; ++m) {
     const ts_node *node = &g->node[m];
-    bool leaves = ts_node_is_copy(node) && !ts_node_brings(node);
-    ts_place to = leaves ? l->place[node->out[0]] : (ts_place){TS_NONE, 0};
+    ts_place to = ts_node_takes(node) ? l->place[node->out[0]] : (ts_place){TS_NONE, 0};
     stored = to.root == from.root && to.offset < from.offset + bytes &&
              from.offset < to.offset + ts_tensor_bytes(g, node->out[0]);
   }
@@ -419,6 +418,7 @@ static void issue_windows(loads *l) {
   for (ts_nid n = 0; n < l->graph->n_nodes; ++n) {
     const ts_node *node = &l->graph->node[n];
     if (node->op == TS_OP_VIEW && ts_space_is_away(l->graph->tensor[node->out[0]].space)) {
+      TS_ASSERT(l->graph->tensor[node->in[0]].producer == TS_NONE);
       issue_load(l, n);
     }
   }

@@ -147,10 +147,6 @@ static void wait_for_conflicts(scheduler *s, const ts_node *node) {
 
 /* ---- copies ---- */
 
-static bool leaves(const ts_node *node) {
-  return ts_node_is_copy(node) && !ts_node_brings(node);
-}
-
 static int64_t copied_bytes(const ts_graph *g, const ts_node *copy) {
   return ts_tensor_bytes(g, copy->out[0]);
 }
@@ -159,7 +155,7 @@ static int64_t copied_bytes(const ts_graph *g, const ts_node *copy) {
 static int64_t largest_update(const ts_graph *g) {
   int64_t most = 0, here = 0;
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
-    here = leaves(&g->node[n]) ? here + copied_bytes(g, &g->node[n]) : 0;
+    here = ts_node_takes(&g->node[n]) ? here + copied_bytes(g, &g->node[n]) : 0;
     most = here > most ? here : most;
   }
   return most;
@@ -169,8 +165,8 @@ static void bound_behind(scheduler *s, int64_t bytes) {
   int64_t waiting = bytes;
   for (int i = s->n_copies - 1; i >= 0; --i) {
     const ts_node *copy = &s->graph->node[s->copy[i]];
-    waiting += leaves(copy) ? copied_bytes(s->graph, copy) : 0;
-    if (leaves(copy) && waiting > s->behind) {
+    waiting += ts_node_takes(copy) ? copied_bytes(s->graph, copy) : 0;
+    if (ts_node_takes(copy) && waiting > s->behind) {
       wait_for_copy(s, i); /* and with it those before it, one after another */
     }
   }
@@ -179,7 +175,7 @@ static void bound_behind(scheduler *s, int64_t bytes) {
 static void place_copy(scheduler *s, ts_nid n) {
   const ts_node *node = &s->graph->node[n];
   wait_for_conflicts(s, node);
-  if (leaves(node)) {
+  if (ts_node_takes(node)) {
     bound_behind(s, copied_bytes(s->graph, node));
   }
   emit_instruction(s, TS_ISSUE, n);

@@ -282,6 +282,8 @@ ts_executor *ts_executor_create(const ts_program *const *programs, int n_program
     prepare_program(e, &e->program[i]);
   }
   share_state(e, programs);
+  TS_CHECK(e->options.store != NULL || ts_programs_arena_bytes(programs, n_programs, TS_ARENA_FILE) == 0,
+           "a program has state in a file, and there is none");
   ts_bound_allocate(e);
   for (int i = 0; i < n_programs; ++i) {
     bind_program(e, &e->program[i]);

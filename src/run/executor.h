@@ -36,10 +36,17 @@ typedef struct ts_executor_options {
   void *observer_user;
 } ts_executor_options;
 
-/** What a program has in a file, as a store wants it: an extent for each leaf, in the order of their places.
- * \param [in] most  Bytes of a block, at most: a multiple of TS_STORE_ALIGN.
- * \return \a n extents, the caller's (ts_free). Not collective. */
-ts_store_extent *ts_program_extents(const ts_program *program, int64_t most, int *n);
+/** How a deck's files are made, read and written (aio): all but a name, the first engine that works.  Strings are
+ * borrowed. Not collective. */
+ts_store_options ts_store_options_of(const ts_deck *deck);
+
+/** What a program has in a file, as a store wants it: an extent for each leaf, in the order of their places, in blocks
+ * of at most TS_OFFLOAD_BLOCK bytes.
+ * \return \a n extents, the caller's (ts_free); NULL: none. Not collective. */
+ts_store_extent *ts_program_extents(const ts_program *program, int *n);
+
+/** Bytes of memory that the store of these takes: hashes, and buffers of requests (ts_store_memory). Not collective. */
+int64_t ts_program_store_bytes(const ts_program *program);
 
 /** Allocate the arenas, prepare the kernels, resolve every address.
  * \param [in] programs  Borrowed for the executor's life. Collective over the world (communicators are made). */

@@ -1,10 +1,21 @@
 /* What a program has in a file: an extent for each leaf, in blocks that no copy cuts. */
 #include "base/memory.h"
 #include "graph/op.h"
+#include "pass/offload.h"
 #include "pass/storage.h"
 #include "run/executor.h"
 
 #include <string.h>
+
+_Static_assert(TS_PLAN_PAGE == TS_STORE_ALIGN, "what a plan places by pages a store moves");
+
+ts_store_options ts_store_options_of(const ts_deck *deck) {
+  const ts_deck_aio *aio = &deck->aio;
+  return (ts_store_options){.directory = ts_deck_files(deck),
+                            .block_size = aio->block_size / TS_STORE_ALIGN * TS_STORE_ALIGN,
+                            .queue_depth = (int) aio->queue_depth,
+                            .threads = (int) aio->intra_op_parallelism};
+}
 
 static int64_t greatest_common(int64_t a, int64_t b) {
   while (b != 0) {
@@ -26,11 +37,14 @@ static int64_t block_of(const ts_graph *g, const ts_place *place, ts_tid leaf, i
       block = end < ts_tensor_bytes(g, leaf) ? greatest_common(block, end) : block;
     }
   }
-  TS_CHECK(block % TS_STORE_ALIGN == 0, "%s is copied in pieces that a file cannot be read in", g->tensor[leaf].name);
+  TS_CHECK(block % TS_STORE_ALIGN == 0, "%s is copied in pieces that a file cannot be read in",
+           g->tensor[leaf].name); /* ts_offload_piece */
   return block;
 }
 
-ts_store_extent *ts_program_extents(const ts_program *program, int64_t most, int *n) {
+ts_store_extent *ts_program_extents(const ts_program *program, int *n) {
+  const int64_t request = ts_store_options_of(program->deck).block_size;
+  const int64_t most = request < TS_OFFLOAD_BLOCK ? request : TS_OFFLOAD_BLOCK;
   const ts_graph *g = program->graph;
   ts_place *place = ts_storage_find(g);
   ts_store_extent *extent = NULL;
@@ -46,4 +60,13 @@ ts_store_extent *ts_program_extents(const ts_program *program, int64_t most, int
   }
   ts_free(place);
   return extent;
+}
+
+int64_t ts_program_store_bytes(const ts_program *program) {
+  ts_store_options options = ts_store_options_of(program->deck);
+  int n;
+  ts_store_extent *extent = ts_program_extents(program, &n);
+  int64_t bytes = n > 0 ? ts_store_memory(&options, extent, n) : 0;
+  ts_free(extent);
+  return bytes;
 }

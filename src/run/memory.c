@@ -279,11 +279,34 @@ void ts_executor_copy_state(ts_executor *e, ts_tid leaf, int64_t first, int64_t 
   }
 }
 
+/* Of a leaf that is elsewhere: each rank's elements in blocks, by way of the host. */
+static void spread_state(ts_executor *e, ts_tid leaf, ts_comm *comm, const int64_t *cuts) {
+  size_t size = ts_dtype_size(e->program[0].program->graph->tensor[leaf].dtype);
+  int64_t most = (int64_t) (STAGING / size);
+  void *block = ts_malloc(STAGING);
+  for (int rank = 0; rank < comm->size && comm->size > 1; ++rank) {
+    for (int64_t at = cuts[rank]; at < cuts[rank + 1]; at += most) {
+      int64_t count = cuts[rank + 1] - at < most ? cuts[rank + 1] - at : most;
+      if (rank == comm->rank) {
+        ts_executor_read_state(e, leaf, at, count, block);
+      }
+      comm->ops->broadcast(comm, block, (size_t) count * size, rank);
+      if (rank != comm->rank) {
+        ts_executor_write_state(e, leaf, at, count, block);
+      }
+    }
+  }
+  ts_free(block);
+}
+
 void ts_executor_gather_state(ts_executor *e, ts_tid leaf, unsigned axes, const int64_t *cuts) {
   const ts_program *first = e->program[0].program;
+  if (ts_space_is_away(first->graph->tensor[leaf].space)) {
+    spread_state(e, leaf, ts_world_comm(e->options.world, &first->mesh, axes), cuts);
+    return;
+  }
   ts_comm *comm = ts_bound_comm(e, &first->mesh, axes);
   if (comm->size > 1) {
-    TS_ASSERT(first->graph->tensor[leaf].space == TS_SPACE_BACKEND); /* what several ranks have whole */
     ts_dtype dtype = first->graph->tensor[leaf].dtype;
     char *memory = ts_bound_address(e, &e->program[0], leaf, ts_run_in_slot(0));
     ts_transfer transfer = {.x = memory + (size_t) cuts[comm->rank] * ts_dtype_size(dtype),

@@ -8,6 +8,7 @@
 #include "pass/layout.h"
 #include "pass/shard_tokens.h"
 #include "pass/storage.h"
+#include "run/executor.h"
 
 #include <limits.h>
 #include <string.h>
@@ -314,6 +315,11 @@ ts_program *ts_program_create(const ts_program_options *o) {
   program->layout = context.layout;
   program->schedule = context.schedule;
   program->plan = context.plan;
+  if (program->plan != NULL && program->plan->arena_bytes[TS_ARENA_FILE] > 0) {
+    int64_t bytes = ts_program_store_bytes(program);
+    program->plan->bytes[TS_PURPOSE_RESERVE] += bytes;
+    program->plan->peak_bytes += bytes;
+  }
   return program;
 }
 
