@@ -159,7 +159,7 @@ test_recipe() {
 # ---- documents ----
 
 documents="README.md CONTRIBUTING.md regression/README.md doc/api.md doc/cluster.md doc/deepspeed.md doc/design.md doc/migrate.md
-  doc/precision.md slurm/README.md cuda/README.md"
+  doc/offload.md doc/precision.md slurm/README.md cuda/README.md"
 
 unknown_keys() {
   for document in $documents; do
