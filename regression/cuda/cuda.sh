@@ -25,7 +25,7 @@ test_bad() {
   SHIM_DEVICES=0 train 1 none
   ok "no device" both 'gave 2' 'told "rank 0 on [^ ]+: run.device is cuda, but this process sees no GPU"'
   ok "nothing is written" [ ! -e none ]
-  train 2 host --set zero_optimization.offload_optimizer.device=nvme --set zero_optimization.offload_optimizer.nvme_path=.
+  train 2 host --set zero_optimization.offload_optimizer.device=nvme --set zero_optimization.offload_optimizer.nvme_path=disk
   ok "state in files" both 'gave 2 && [ ! -e host ]' \
     'told "error: --set: zero_optimization.offload_optimizer.device: .nvme.: refused, not there yet on GPUs"'
   SHIM_DEVICES=0 train 1 auto --set run.device=auto --set run.steps=1

@@ -69,22 +69,22 @@ test_shared_model() {
 test_offload() {
   pieces="--set zero_optimization.stage3_param_persistence_threshold=0 --set zero_optimization.sub_group_size=1
     --set zero_optimization.stage3_max_live_parameters=0 --set run.steps=4 --set bf16.enabled=true"
-  away="$pieces --set zero_optimization.offload_optimizer.device=cpu --set run.algorithms=kept/algorithms.txt"
+  away="$pieces --set zero_optimization.offload_optimizer.device=cpu --set run.algorithms=resident/algorithms.txt"
   # shellcheck disable=SC2086
-  train 1 kept $pieces --set run.measure_algorithms=true
+  train 1 resident $pieces --set run.measure_algorithms=true
   # shellcheck disable=SC2086
   SHIM_SEED=3 train 1 away $away
-  ok "states in the host's memory: the same bits, in any order of execution" both clean 'same kept away'
+  ok "states in the host's memory: the same bits, in any order of execution" both clean 'same resident away'
   # shellcheck disable=SC2086
-  train 2 kept3 $pieces --set zero_optimization.stage=3 --set run.measure_algorithms=true
+  train 2 resident3 $pieces --set zero_optimization.stage=3 --set run.measure_algorithms=true
   # shellcheck disable=SC2086
   SHIM_SEED=5 train 2 away3 $away --set zero_optimization.stage=3 --set zero_optimization.offload_param.device=cpu \
-    --set run.algorithms=kept3/algorithms.txt
-  ok "and parameters, too, on two ranks" both clean 'same kept3 away3'
+    --set run.algorithms=resident3/algorithms.txt
+  ok "and parameters, too, on two ranks" both clean 'same resident3 away3'
   rm -rf away3/step_00000004
   # shellcheck disable=SC2086
-  train 2 away3 --resume auto $pieces --set zero_optimization.stage=3 --set run.algorithms=kept3/algorithms.txt
-  ok "what was saved from there goes on without it" both clean 'same kept3 away3'
+  train 2 away3 --resume auto $pieces --set zero_optimization.stage=3 --set run.algorithms=resident3/algorithms.txt
+  ok "what was saved from there goes on without it" both clean 'same resident3 away3'
   again="--set model.n_layer=4 --set activation_checkpointing.enabled=true --set run.steps=4 --set bf16.enabled=true"
   # shellcheck disable=SC2086
   train 1 blocks $again --set run.measure_algorithms=true

@@ -93,7 +93,7 @@ static bool is_forward(const ts_node *node) {
 static void test_list(void) {
   passed p = run(TINY_LLAMA, NULL, NULL, TS_MODEL_TRAIN, NULL);
   tap_ok(strcmp(p.seen.text, "precision autocast shard experts heads tile balance stage autodiff loss_scale recompute "
-                             "exchange crossing placed zero "
+                             "exchange crossing placed offload zero "
                              "fuse epilogue qkv schedule "
                              "memory ") == 0,
          "training runs every pass");
