@@ -75,4 +75,14 @@ static inline int64_t ts_dealt_to(int64_t n, int64_t ranks, int64_t thing) {
   return thing < first ? thing / (each + 1) : more + (thing - first) / each;
 }
 
+/** The greatest common divisor of two numbers that are not negative; of one and 0 the one. Not collective. */
+static inline int64_t ts_common_divisor(int64_t a, int64_t b) {
+  while (b != 0) {
+    int64_t rest = a % b;
+    a = b;
+    b = rest;
+  }
+  return a;
+}
+
 #endif

@@ -4,8 +4,7 @@
 #define ZERO(name, type_, initial_, reason) NONE("zero_optimization." name, type_, initial_, reason)
 #define NOT_YET(name, type_, initial_, reason) LATER("zero_optimization." name, type_, initial_, reason)
 #define GONE(name, type_, initial_, reason) REMOVED("zero_optimization." name, type_, initial_, reason)
-#define DEVICE(field, accepted_, later_, help_) \
-  WORD(zero_optimization.field.device, "none", accepted_, later_, AUTO, help_)
+#define DEVICE(field, help_) WORD(zero_optimization.field.device, "none", "none|cpu|nvme", NULL, AUTO, help_)
 #define BUCKET(name, initial_, min_, help_) INTEGER(zero_optimization.name, initial_, min_, LARGE, AUTO, help_)
 #define ZENFLOW(name, type_, initial_) NOT_YET("zenflow." name, type_, initial_, "updates that run behind the step")
 #define AIO(name, type_, initial_, reason) NONE("aio." name, type_, initial_, reason)
@@ -44,8 +43,8 @@ static const ts_key rows[] = {
     ZERO("allgather_partitions", BOOL, "true", "parameters are always gathered by an all-gather"),
     BUCKET(
         sub_group_size, "1e9", 0,
-        "Most elements of a part updated at a time where its states are in files: these are read and written in such "
-        "pieces, of 4194304 at most (and for 0), a multiple of 262144 or else a power of 2."),
+        "Most elements of a part updated at a time where its states are offloaded, which come and go in such pieces: "
+        "4194304 at most (and for 0), a multiple of 262144 or else a power of 2."),
     ZERO("round_robin_gradients", BOOL, "false", "it balances copies of offload, and the shards are equal"),
     ZERO("ignore_unused_parameters", BOOL, "true", "the graph knows which parameters are used"),
     ZERO("find_unused_parameters", BOOL, "false", "the graph knows which parameters are used"),
@@ -82,11 +81,11 @@ static const ts_key rows[] = {
           "zero_optimization.stage3_gather_16bit_weights_on_model_save"),
     ALIAS("zero_optimization.stage3_gather_fp16_weights_on_model_save",
           "zero_optimization.stage3_gather_16bit_weights_on_model_save"),
-    DEVICE(offload_param, "none|cpu|nvme", NULL,
-           "Where parameters wait for their use, at stage 3 and also of one rank, but for those that "
-           "stage3_param_persistence_threshold exempts: cpu, in the host's memory beside a GPU; nvme, in files, which "
-           "GPUs "
-           "refuse yet."),
+    DEVICE(
+        offload_param,
+        "Where parameters wait for their use, at stage 3 and also of one rank, but for those that "
+        "stage3_param_persistence_threshold exempts: cpu, in the host's memory beside a GPU; nvme, in files, not yet "
+        "on GPUs."),
     WORD(zero_optimization.offload_param.nvme_path, "", NULL, NULL, AUTO,
          "The directory for these files: that of offload_optimizer, where both have one."),
     ZERO("offload_param.buffer_count", INT, "5", "memory for parameters is planned: as many as are under way"),
@@ -95,9 +94,10 @@ static const ts_key rows[] = {
          "on processors stage3_max_live_parameters and stage3_max_reuse_distance say what stays in memory"),
     ZERO("offload_param.pin_memory", BOOL, "true", "what a GPU copies is always pinned"),
     DEVICE(
-        offload_optimizer, "none|cpu|nvme", NULL,
-        "Where optimizer states and fp32 masters are, of parameters that stage3_param_persistence_threshold does not "
-        "exempt: cpu, in the host's memory beside a GPU; nvme, in files, which GPUs refuse yet."),
+        offload_optimizer,
+        "Where optimizer states and fp32 masters are, but for those of parameters that "
+        "stage3_param_persistence_threshold exempts: cpu, in the host's memory beside a GPU; nvme, in files, not yet "
+        "on GPUs."),
     WORD(zero_optimization.offload_optimizer.nvme_path, "", NULL, NULL, AUTO,
          "The directory for these files, on each node; one a rank, which nothing leaves behind."),
     FLAG(zero_optimization.offload_optimizer.pipeline_read, "true", AUTO,
@@ -159,9 +159,8 @@ static const ts_key rows[] = {
     NONE("activation_checkpointing.profile", BOOL, "false", "profile.timeline is there"),
     LATER("activation_checkpointing.partition_activations", BOOL, "false", "tensor parallelism"),
     FLAG(activation_checkpointing.cpu_checkpointing, "false", 0,
-         "Of a GPU what blocks keep for the backward waits in the host's memory, with "
-         "activation_checkpointing.enabled; on "
-         "processors without effect."),
+         "With activation_checkpointing.enabled what blocks keep for the backward waits in the host's memory beside a "
+         "GPU; on processors without effect."),
     ALIAS("activation_checkpoint_cpu_offload", "activation_checkpointing.cpu_checkpointing"),
     FLAG(tiled_mlp_compute, "false", 0,
          "Compute each MLP for hidden_size tokens at a time, and keep of it only its input: long samples take less "

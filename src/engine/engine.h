@@ -103,8 +103,8 @@ ts_status ts_engine_check_memory(const ts_engine *engine, ts_error *err);
  * where that is not known. Collective over the world. */
 int64_t ts_engine_memory_of_rank(const ts_engine *engine);
 
-/** Make the file of state that the training program has in one, with its space; nothing where it has none. Collective
- * over the world.
+/** Make the file of the state that programs have in one, with its space; nothing where they have none. Collective over
+ * the world.
  * \return TS_BAD_INPUT, agreed, with the directory: it cannot be written, there is no room. */
 ts_status ts_engine_open_store(ts_engine *engine, ts_error *err);
 

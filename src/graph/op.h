@@ -76,6 +76,12 @@ static inline bool ts_node_is_message(const ts_node *node) {
   return (ts_op_get(node->op)->flags & TS_OP_MESSAGE) != 0;
 }
 
+/** True for a node whose outputs are windows on its input (but not for a pack, whose inputs lie in the output).
+ * Not collective. */
+static inline bool ts_node_makes_window(const ts_node *node) {
+  return (ts_op_get(node->op)->flags & TS_OP_ALIAS) != 0 && node->op != TS_OP_PACK;
+}
+
 /** True for a copy from one space to another. Not collective. */
 static inline bool ts_node_is_copy(const ts_node *node) {
   return (ts_op_get(node->op)->flags & TS_OP_COPY) != 0;

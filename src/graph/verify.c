@@ -328,8 +328,9 @@ static const char *rule_space(const verifier *v, const ts_node *node) {
                ? NULL
                : "a copy is of another space, or has one end there alone";
   }
-  bool window = (ts_op_get(node->op)->flags & TS_OP_ALIAS) != 0 && node->op != TS_OP_PACK;
-  return window || !touches_away(g, node) ? NULL : "what is not in the backend's memory is touched by no copy";
+  return ts_node_makes_window(node) || !touches_away(g, node)
+             ? NULL
+             : "what is not in the backend's memory is touched by something else than a copy";
 }
 
 /* ---- the graph as a whole ---- */

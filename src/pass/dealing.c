@@ -68,15 +68,6 @@ bool ts_dealing_has_parts(const ts_dealing *d, ts_run_of run) {
   return root->parts > 1 && parted && factor == root->parts;
 }
 
-static int64_t divisor(int64_t a, int64_t b) {
-  while (b != 0) {
-    int64_t rest = a % b;
-    a = b;
-    b = rest;
-  }
-  return a;
-}
-
 /* A root of fewer units, \a factor of the old one's each. */
 static bool coarsen_root(ts_dealing *d, int root, int64_t factor) {
   if (factor == 1) {
@@ -96,7 +87,7 @@ static bool coarsen_root(ts_dealing *d, int root, int64_t factor) {
 static bool coarsen(ts_dealing *d, ts_run_of run, int64_t size) {
   int64_t elements;
   int root = find_root(d, run, &elements);
-  return coarsen_root(d, root, size / divisor(elements, size));
+  return coarsen_root(d, root, size / ts_common_divisor(elements, size));
 }
 
 bool ts_dealing_coarsen(ts_dealing *d, ts_run_of run, int64_t size) {
@@ -117,7 +108,7 @@ bool ts_dealing_unite(ts_dealing *d, ts_run_of a, int64_t a_size, ts_run_of b, i
   if (root_a == root_b || of_a * d->index[root_a].units != of_b * d->index[root_b].units) {
     return root_a == root_b && of_a == of_b;
   }
-  int64_t together = of_a / divisor(of_a, of_b) * of_b;
+  int64_t together = of_a / ts_common_divisor(of_a, of_b) * of_b;
   if (!coarsen_root(d, root_a, together / of_a) || !coarsen_root(d, root_b, together / of_b)) {
     return false;
   }

@@ -366,7 +366,7 @@ static void find_first_readers(loads *l) {
   }
 }
 
-static void issue_load(loads *l, ts_nid n) {
+static void issue_node(loads *l, ts_nid n) {
   l->order[l->n++] = n;
   l->issued[n] = true;
 }
@@ -398,13 +398,12 @@ static void issue_loads_ahead(loads *l, ts_nid i, int ahead) {
       return;
     }
     if (ts_node_brings(next) && !l->issued[n] && !is_stored_between(l, i, n)) {
-      issue_load(l, n);
+      issue_node(l, n);
     }
     readers += l->reads[n];
   }
 }
 
-/* A window of a state is none of an order. */
 static bool has_loads(const ts_graph *g) {
   bool any = false;
   for (ts_nid n = 0; n < g->n_nodes && !any; ++n) {
@@ -413,13 +412,13 @@ static bool has_loads(const ts_graph *g) {
   return any;
 }
 
-/* Before node i what a load ahead of its place would read from: its windows. */
+/* First of all the windows that loads read: they move nothing, and lie on leaves, so they may stand anywhere. */
 static void issue_windows(loads *l) {
   for (ts_nid n = 0; n < l->graph->n_nodes; ++n) {
     const ts_node *node = &l->graph->node[n];
     if (node->op == TS_OP_VIEW && ts_space_is_away(l->graph->tensor[node->out[0]].space)) {
       TS_ASSERT(l->graph->tensor[node->in[0]].producer == TS_NONE);
-      issue_load(l, n);
+      issue_node(l, n);
     }
   }
 }
@@ -442,7 +441,7 @@ ts_nid *ts_order_loads(const ts_graph *g, int units, int pieces) {
       issue_loads_ahead(&l, n, ts_segment_phase(g->node[n].segment) == 2 ? pieces : units);
     }
     if (!l.issued[n]) {
-      issue_load(&l, n);
+      issue_node(&l, n);
     }
   }
   ts_free(l.place);

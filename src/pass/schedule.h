@@ -10,10 +10,10 @@
 
 typedef enum ts_instruction_kind {
   TS_RUN,   /**< Compute the node here. */
-  TS_ISSUE, /**< Hand the collective to the communication stream; or post a send, which is complete before another
-             * run writes what it sends (run/walk_host). */
-  TS_WAIT   /**< The collective (and every one issued before it) is complete from here on; or what is received, which
-             * was posted as early as its slot allows (pass/step.h), has come. */
+  TS_ISSUE, /**< Hand the collective to the communication stream; or begin a copy; or post a send, which is complete
+             * before another run writes what it sends (run/walk_host). */
+  TS_WAIT   /**< The collective (and every one issued before it) is complete from here on; or a copy, and that alone; or
+             * what is received, which was posted as early as its slot allows (pass/step.h), has come. */
 } ts_instruction_kind;
 
 typedef struct ts_instruction {

@@ -72,11 +72,11 @@ void ts_executor_read_state(ts_executor *executor, ts_tid leaf, int64_t first, i
 void ts_executor_write_state(ts_executor *executor, ts_tid leaf, int64_t first, int64_t count, const void *from);
 
 /** Read into memory of ts_executor_allocate_host, fast: on the host with the program's threads, on a device queued and
- * done after ts_executor_finish. Not collective. */
+ * done after ts_executor_finish; of what is elsewhere (ts_space_is_away) done when it returns. Not collective. */
 void ts_executor_copy_state(ts_executor *executor, ts_tid leaf, int64_t first, int64_t count, void *to);
 
-/** Complete a STATE leaf of which each rank of the group over \a axes has written its own elements [cuts[r], cuts[r +
- * 1]): everybody gets all. Collective over the group. */
+/** Complete a STATE leaf, wherever it is, of which each rank of the group over \a axes has written its own elements
+ * [cuts[r], cuts[r + 1]): everybody gets all. Collective over the group. */
 void ts_executor_gather_state(ts_executor *executor, ts_tid leaf, unsigned axes, const int64_t *cuts);
 
 /** Read a marked result of a program, whole, once the last run of its step is done. Not collective. */

@@ -1,4 +1,5 @@
 /* What a program has in a file: an extent for each leaf, in blocks that no copy cuts. */
+#include "base/deal.h"
 #include "base/memory.h"
 #include "graph/op.h"
 #include "pass/offload.h"
@@ -17,15 +18,6 @@ ts_store_options ts_store_options_of(const ts_deck *deck) {
                             .threads = (int) aio->intra_op_parallelism};
 }
 
-static int64_t greatest_common(int64_t a, int64_t b) {
-  while (b != 0) {
-    int64_t rest = a % b;
-    a = b;
-    b = rest;
-  }
-  return a;
-}
-
 /* The largest block of at most `most` bytes at whose multiples all copies of a leaf begin and end, or where it does. */
 static int64_t block_of(const ts_graph *g, const ts_place *place, ts_tid leaf, int64_t most) {
   int64_t block = most;
@@ -33,8 +25,8 @@ static int64_t block_of(const ts_graph *g, const ts_place *place, ts_tid leaf, i
     const ts_node *node = &g->node[n];
     if (ts_node_is_copy(node) && place[node->in[0]].root == leaf) {
       int64_t begin = place[node->in[0]].offset, end = begin + ts_tensor_bytes(g, node->in[0]);
-      block = greatest_common(block, begin);
-      block = end < ts_tensor_bytes(g, leaf) ? greatest_common(block, end) : block;
+      block = ts_common_divisor(block, begin);
+      block = end < ts_tensor_bytes(g, leaf) ? ts_common_divisor(block, end) : block;
     }
   }
   TS_CHECK(block % TS_STORE_ALIGN == 0, "%s is copied in pieces that a file cannot be read in",
