@@ -72,14 +72,15 @@ test_plan() {
 }
 
 test_killed() {
-  (train 2 killed $all --set run.steps=2000 --set run.save_every=0) &
+  (train 2 "$(pwd)/killed" $all --set run.steps=2000 --set run.save_every=0) &
   job=$!
   tries=0
   while [ $tries -lt 200 ] && ! grep -q '^2,' killed/metrics.csv 2> /dev/null; do
     sleep 0.05
     tries=$((tries + 1))
   done
-  pkill -9 -f "run.directory=killed" || true
+  # by its whole name: another test's run of this machine may be called killed, too
+  pkill -9 -f "run.directory=$(pwd)/killed" || true
   wait $job
   ok "a run that is killed had begun" [ $tries -lt 200 ]
   ok "and leaves nothing" is_empty disk
