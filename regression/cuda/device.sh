@@ -85,6 +85,21 @@ test_offload() {
   # shellcheck disable=SC2086
   train 2 away3 --resume auto $pieces --set zero_optimization.stage=3 --set run.algorithms=resident3/algorithms.txt
   ok "what was saved from there goes on without it" both clean 'same resident3 away3'
+  # shellcheck disable=SC2086
+  limit=$("$tessera" plan deck.cfg --target cuda --format json $pieces --set zero_optimization.stage=3 \
+    --set zero_optimization.offload_optimizer.device=cpu | sed 's/.*"peak_bytes": \([0-9]*\).*/\1/')
+  # shellcheck disable=SC2086
+  SHIM_SEED=6 train 1 fitted $pieces --set zero_optimization.stage=3 --set zero_optimization.offload_param.device=auto \
+    --set zero_optimization.offload_optimizer.device=auto --set run.memory_limit="$limit"L \
+    --set run.algorithms=resident/algorithms.txt
+  ok "a limit: what does not fit is there, the same bits" both clean 'same resident fitted'
+  ok "and the run says how much" grep -q 'offload: of the elements.* stay, within' "$scratch/out"
+  # shellcheck disable=SC2086
+  train 1 limited $pieces --set zero_optimization.offload_optimizer.device=auto --set run.memory_limit=1MB
+  ok "too small a limit" said 2 'the smallest limit that works with this deck'
+  # shellcheck disable=SC2086
+  train 1 limited $away --set run.host_memory_limit=1000
+  ok "and of the host's memory" said 2 'run.host_memory_limit: .* of the host.s memory beside its GPU'
   again="--set model.n_layer=4 --set activation_checkpointing.enabled=true --set run.steps=4 --set bf16.enabled=true"
   # shellcheck disable=SC2086
   train 1 blocks $again --set run.measure_algorithms=true

@@ -240,6 +240,17 @@ static const bad_deck decks[] = {
      NULL,
      "bad.cfg:5: zero_optimization.offload_optimizer.nvme_path: \"/b\", and offload_param has \"/a\": a rank has one "
      "file; accepted: the same for both"},
+    {TS_CHECK_OFFLOAD, NULL,
+     "zero_optimization = { stage = 3; offload_param = { device = \"auto\"; nvme_path = \"/a\"; };\n"
+     " offload_optimizer = { device = \"nvme\"; nvme_path = \"/b\"; }; };\n",
+     NULL,
+     "bad.cfg:5: zero_optimization.offload_optimizer.nvme_path: \"/b\", and offload_param has \"/a\": a rank has one "
+     "file; accepted: the same for both"},
+    {TS_CHECK_RANGE, NULL, "zero_optimization = { offload_optimizer = { ratio = 1.5; }; };\n", NULL,
+     "bad.cfg:4: zero_optimization.offload_optimizer.ratio: 1.5 is out of range"},
+    {TS_CHECK_TYPE, NULL, "", "run.memory_limit=\"24 XB\"",
+     "run.memory_limit: \"24 XB\" is not a size; accepted: a number of bytes, or a string such as \"24GB\""},
+    {TS_CHECK_RANGE, NULL, "", "run.host_memory_limit=-1", "run.host_memory_limit: -1 is out of range"},
     {TS_CHECK_WORD_LATER, NULL, "optimizer = { type = \"ZeroOneAdam\"; };\n", NULL,
      "optimizer.type: \"ZeroOneAdam\" is removed from DeepSpeed, which refuses it too; accepted: AdamW, Adam"},
     {TS_CHECK_UNKNOWN_KEY, NULL, "data = { sources = ( { path = \"a\"; wieght = 2.0; } ); };\n", NULL,

@@ -46,6 +46,9 @@ static const offload_case cases[] = {
     {0, BOTH, LLAMA, ALL DROPPED " zero_optimization.stage3_prefetch_bucket_size=0 frozen=[\"v_proj\"]"},
     {0, BOTH, LLAMA,
      ALL DROPPED PIECES " bf16.enabled=true bf16.bf16_master_weights_and_grads=true data_types.grad_accum_dtype=bf16"},
+    {0, BOTH, LLAMA,
+     ALL DROPPED PIECES " zero_optimization.offload_optimizer.ratio=0.5 "
+                        "zero_optimization.offload_param.max_in_cpu=4000 bf16.enabled=true"},
     {2, BOTH, LLAMA, ALL DROPPED PIECES " tensor_parallel.autotp_size=2 bf16.enabled=true"},
     {2, BOTH, LLAMA, ALL DROPPED " sequence_parallel_size=2 gradient_accumulation_steps=2"},
     {2, BOTH, GPT2, ALL DROPPED PIECES " pipeline.stages=2 gradient_accumulation_steps=3"}, /* a tied table */
@@ -127,6 +130,33 @@ static void test_plan(ts_world *world, what w) {
   ts_free(all);
 }
 
+/* Of twelve blocks, the table and the head a part of the elements stays, and no more of the values than is said. */
+static void test_parts(ts_world *world) {
+  char *files = offload_sets("/nowhere", BOTH);
+  char *sets = ts_format("%s%s", DROPPED " zero_optimization.stage3_param_persistence_threshold=1000", files);
+  char *some = ts_format("%s zero_optimization.offload_optimizer.ratio=0.4 zero_optimization.offload_param.max_in_cpu="
+                         "3000000",
+                         sets);
+  ts_deck *deck[] = {train_run_deck(world, wide, sets), train_run_deck(world, wide, some)};
+  ts_program *program[] = {plan(world, deck[0]), plan(world, deck[1])};
+  const ts_offload_count *all = &program[0]->offload, *part = &program[1]->offload;
+  double stay = (double) part->states_stay / (double) part->states;
+  tap_ok_all(MPI_COMM_WORLD, all->states_stay == 0 && all->values_stay == 0 && stay <= 0.6 && stay > 0.5,
+             "ratio = 0.4: the states of %.1f %% of the elements stay", 100 * stay);
+  bool many = part->values <= 3000000;
+  tap_ok_all(MPI_COMM_WORLD,
+             part->values_stay <= 3000000 && (many ? part->values_stay == part->values : part->values_stay > 2200000),
+             "max_in_cpu = 3e6: the values of %lld of %lld elements stay", (long long) part->values_stay,
+             (long long) part->values);
+  for (int i = 0; i < 2; ++i) {
+    ts_program_destroy(&program[i]);
+    ts_deck_destroy(&deck[i]);
+  }
+  ts_free(files);
+  ts_free(sets);
+  ts_free(some);
+}
+
 int main(int argc, char **argv) {
   ts_world *world = ts_world_create(&argc, &argv);
   train_run_set_evaluating(true);
@@ -140,6 +170,7 @@ int main(int argc, char **argv) {
   for (what w = STATES; w <= BOTH; ++w) {
     test_plan(world, w);
   }
+  test_parts(world);
   ts_free(directory);
   int status = tap_done_all(MPI_COMM_WORLD);
   ts_world_destroy(&world);

@@ -1,7 +1,7 @@
 #!/bin/sh
 # TAP: runs whose state is in files: checkpoints of them and of others go on from one another with the same bits, what they
 # are told when there is no room, and that nothing of them is left behind.
-# shellcheck disable=SC2086
+# shellcheck disable=SC2086,SC2089,SC2090
 # shellcheck source=regression/cli_common.sh
 . "${srcdir:-.}/regression/cli_common.sh"
 mkdir disk
@@ -71,6 +71,53 @@ test_plan() {
   ok "plan: nothing in files without offload" grep -q '"file_bytes": 0, "file_read_bytes": 0,' "$scratch/out"
 }
 
+# ---- a budget ----
+
+# Of which most is state; what files need is little.
+large="--set model.hidden_size=256 --set model.intermediate_size=1024 --set zero_optimization.stage=3
+  --set zero_optimization.stage3_param_persistence_threshold=1000 --set bf16.enabled=true
+  --set aio={block_size=4096;queue_depth=1;}"
+fitted="$large --set zero_optimization.offload_optimizer={device=\"auto\";nvme_path=\"disk\";}
+  --set zero_optimization.offload_param={device=\"auto\";nvme_path=\"disk\";}"
+limited() { train "$1" "$2" $fitted --set run.memory_limit=\""$3"\"; }
+
+# The numbers of the message, MB.  What a process has before it plans differs by some pages from run to run.
+test_limits() {
+  ranks=$1
+  train "$ranks" roomy $large
+  limited "$ranks" least 1MB
+  ok "$ranks ranks, a limit of 1 MB" said 2 'run.memory_limit: 1 MB: a rank needs [0-9]+ MB at least, the smallest'
+  ok "nothing was written" [ ! -e least/metrics.csv ]
+  least=$(grep -o 'needs [0-9]* MB' "$scratch/err" | head -n 1 | tr -dc 0-9)
+  limited "$ranks" least $((least - 2))MB
+  ok "less than the smallest, $least MB" said 2 'the smallest limit that works'
+  limited "$ranks" least $((least + 1))MB
+  ok "the smallest: it trains" clean
+  ok "with the same bits" "$tessera" compare least roomy --tolerance 0
+  ok "and state in files" printed 'offload: .*states of [0-9] %.* in disk '
+  limited "$ranks" half $((least + 4))MB
+  ok "4 MB more: more stays" printed 'offload: .*the values of [1-9][0-9]* %.* in disk '
+  ok "with the same bits" "$tessera" compare half roomy --tolerance 0
+  limited "$ranks" all_of_it 1GB
+  ok "1 GB: all of it stays" printed 'states of 100 % and the values of 100 % stay, within 1.00 GB a rank$'
+  rm -rf least half all_of_it roomy
+}
+
+test_budget() {
+  test_limits 1
+  test_limits 2
+  train 1 all_of_it $fitted
+  ok "without a limit all of it stays" printed 'states of 100 %'
+  train 1 tight $large --set run.memory_limit=5MB
+  ok "a limit without offload" said 2 'run.memory_limit: 5 MB: a rank needs [0-9]+ MB; .*device = "auto"'
+  train 1 tight $large --set run.host_memory_limit=5MB
+  ok "of the host's memory" said 2 'run.host_memory_limit: 5 MB: a rank needs [0-9]+ MB'
+  train 1 tight $large --set run.memory_limit=much
+  ok "a limit that is none" said 2 'run.memory_limit: "much" is not a size; accepted: .*24GB'
+  run "$tessera" plan tiny.cfg $fitted --memory 1GB
+  ok "plan: what stays" printed 'states of 100.0 % and the values of 100.0 % stay: as many as fit into 1.00 GB'
+}
+
 test_killed() {
   (train 2 "$(pwd)/killed" $all --set run.steps=2000 --set run.save_every=0) &
   job=$!
@@ -105,6 +152,7 @@ test_refused() {
 test_resume
 test_inference
 test_plan
+test_budget
 test_killed
 test_refused
 finish

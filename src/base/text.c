@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -259,6 +260,25 @@ double ts_shown(double value) {
 char *ts_json_number(double value, char *out) {
   snprintf(out, 32, isfinite(value) ? "%.17g" : "null", value);
   return out;
+}
+
+bool ts_parse_bytes(const char *word, int64_t *bytes) {
+  static const struct {
+    const char *unit;
+    double factor;
+  } units[] = {{"", 1},      {"B", 1},        {"KB", 1e3},        {"MB", 1e6},           {"GB", 1e9},
+               {"TB", 1e12}, {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0}};
+  char *end;
+  double value = strtod(word, &end);
+  end += end != word && *end == ' ';
+  for (size_t i = 0; end != word && i < sizeof units / sizeof units[0]; ++i) {
+    double product = value * units[i].factor; /* not a number is in no range */
+    if (strcasecmp(end, units[i].unit) == 0 && product >= 1 && product < 9e18) {
+      *bytes = (int64_t) product;
+      return true;
+    }
+  }
+  return false;
 }
 
 char *ts_human_bytes(double bytes, char *out) {

@@ -82,6 +82,10 @@ double ts_shown(double value);
  * bytes; returns \a out. Not collective. */
 char *ts_json_number(double value, char *out);
 
+/** Bytes of "5GB", "500MB", "1.5GiB" or "4096"; case does not matter. Not collective.
+ * \return false, and nothing is written: it is none, or not from 1 to 9e18. */
+bool ts_parse_bytes(const char *word, int64_t *bytes);
+
 /** "1.50 GB" (decimal units), "12.3 M", "1:02:03" into \a out of at least 32 bytes; returns \a out. Not collective. */
 char *ts_human_bytes(double bytes, char *out);
 char *ts_human_count(double count, char *out);

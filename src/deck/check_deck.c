@@ -186,24 +186,6 @@ static void check_family(ts_reader *reader) {
   }
 }
 
-static void check_offload(ts_reader *reader) {
-  const ts_deck_zero *zero = &reader->deck->zero_optimization;
-  bool param = strcmp(zero->offload_param.device, "nvme") == 0;
-  bool both = param && strcmp(zero->offload_optimizer.device, "nvme") == 0;
-  if (zero->stage < 3 && strcmp(zero->offload_param.device, "cpu") == 0) {
-    ts_reader_note_idle(reader, "zero_optimization.offload_param.device", "zero_optimization.stage is below 3");
-  }
-  if (param && zero->stage < 3) {
-    ts_reader_report(reader, TS_CHECK_OFFLOAD, "zero_optimization.offload_param.device",
-                     "\"nvme\" needs zero_optimization.stage = 3, and it is %lld", (long long) zero->stage);
-  }
-  if (both && strcmp(zero->offload_param.nvme_path, zero->offload_optimizer.nvme_path) != 0) {
-    ts_reader_report(reader, TS_CHECK_OFFLOAD, "zero_optimization.offload_optimizer.nvme_path",
-                     "\"%s\", and offload_param has \"%s\": a rank has one file; accepted: the same for both",
-                     zero->offload_optimizer.nvme_path, zero->offload_param.nvme_path);
-  }
-}
-
 static void check_total_steps(ts_reader *reader) {
   const ts_deck_scheduler *s = &reader->deck->scheduler;
   if (ts_reader_find(reader, TOTAL_STEPS) != NULL && s->params.total_num_steps == 0 &&
@@ -485,9 +467,12 @@ void ts_reader_check_deck(ts_reader *reader) {
       check_token_ids, check_size,
   };
   static void (*const checks[])(ts_reader *) = {
-      check_required_by,        check_offload, check_total_steps,          check_steps,
-      check_validation,         check_sources, ts_reader_check_optimizer,  ts_reader_check_precision,
-      note_recomputation,       check_batch,   ts_reader_check_elasticity, ts_reader_check_autocast,
+      check_required_by,          ts_reader_check_offload,
+      check_total_steps,          check_steps,
+      check_validation,           check_sources,
+      ts_reader_check_optimizer,  ts_reader_check_precision,
+      note_recomputation,         check_batch,
+      ts_reader_check_elasticity, ts_reader_check_autocast,
       ts_reader_check_parallel,
   };
   for (size_t i = 0; i < sizeof model_checks / sizeof *model_checks && !ts_deck_model_is_own(reader->deck); ++i) {

@@ -159,6 +159,8 @@ typedef struct ts_deck_run {
   bool exact_sums, deterministic;
   bool cuda_graphs, measure_algorithms, share_device, tf32;
   char *bind;                   /**< "auto", "cores" or "none". */
+  int64_t memory_limit;         /**< Bytes of a rank's memory where it computes; 0: what there is. */
+  int64_t host_memory_limit;    /**< Likewise of the host's beside a device. */
   int64_t threads;              /**< Per rank; 0: the cores this rank may use. */
   char *resume;                 /**< "never", "auto", or a run or checkpoint directory. */
   int64_t log_every;            /**< Steps between printed lines; steps_per_print unless set. */
@@ -227,8 +229,10 @@ typedef struct ts_deck_scheduler {
 
 /** `zero_optimization.offload_param` and `offload_optimizer`. */
 typedef struct ts_deck_offload {
-  char *device;                       /**< "none", "cpu" or "nvme"; the last ts_deck_check_gpu refuses on a GPU. */
+  char *device;                       /**< "none", "cpu", "nvme" or "auto"; nvme ts_deck_check_gpu refuses on a GPU. */
   char *nvme_path;                    /**< The directory of files; not empty where device is "nvme". */
+  double ratio;                       /**< Of the optimizer: the part of elements whose states leave. */
+  int64_t max_in_cpu;                 /**< Of parameters: elements that stay in memory where device is "nvme". */
   bool pipeline_read, pipeline_write; /**< Of the optimizer. */
 } ts_deck_offload;
 
@@ -468,8 +472,15 @@ ts_status ts_deck_check_training(const ts_deck *deck, ts_error *err);
  * \return TS_BAD_INPUT naming each such key. */
 ts_status ts_deck_check_gpu(const ts_deck *deck, ts_error *err);
 
-/** The directory of what offload_optimizer and offload_param keep in files; both have the same. Not collective. */
+/** The directory of what offload_optimizer and offload_param keep in files; both have the same; "" without one.
+ * Not collective. */
 const char *ts_deck_files(const ts_deck *deck);
+
+/** Is what leaves to be what does not fit (device = "auto")? Not collective. */
+bool ts_deck_fits_offload(const ts_deck *deck);
+
+/** Is some of the state to leave, or may it? Not collective. */
+bool ts_deck_offloads(const ts_deck *deck);
 
 /** Fill the batch triple: train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x
  * \a batch_parallel_size.  Any subset that determines the rest is enough; the micro-batch alone takes one accumulation

@@ -83,6 +83,7 @@ void ts_deck_print_value(ts_text *to, const ts_key *key, const void *field) {
   switch (key->type) {
     case TS_KEY_BOOL: ts_text_add(to, *(const bool *) field ? "true" : "false"); break;
     case TS_KEY_SWITCH: ts_text_add(to, "%s", switch_words[*(const ts_switch *) field]); break;
+    case TS_KEY_BYTES:
     case TS_KEY_INT: ts_text_add(to, "%lld%s", (long long) *integer, *integer > INT32_MAX ? "L" : ""); break;
     case TS_KEY_REAL: print_real(to, *real); break;
     case TS_KEY_STRING: print_string(to, *(char *const *) field); break;

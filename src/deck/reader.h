@@ -95,6 +95,7 @@ void ts_reader_check_optimizer(ts_reader *reader);
 
 /** Those of mixtures of experts, of a model by families. Not collective. */
 void ts_reader_check_experts(ts_reader *reader);
+void ts_reader_check_offload(ts_reader *reader);
 
 /** Those of `tensor_parallel`. Not collective. */
 void ts_reader_check_parallel(ts_reader *reader);

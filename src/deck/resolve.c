@@ -206,13 +206,6 @@ static void resolve_sequence_parallel(ts_reader *reader) {
   default_int(&d->sequence_parallel.head_groups, 1);
 }
 
-static void note_offload(ts_reader *reader, const char *path, const ts_deck_offload *offload) {
-  if (strcmp(offload->device, "cpu") == 0 && strcmp(reader->deck->run.device, "cuda") != 0) {
-    ts_reader_note(reader, "%s: \"%s\": no effect on processors, where all state is in host memory", path,
-                   offload->device);
-  }
-}
-
 void ts_reader_resolve(ts_reader *reader) {
   ts_deck *d = reader->deck;
   resolve_model(reader);
@@ -237,8 +230,6 @@ void ts_reader_resolve(ts_reader *reader) {
   if (!given(reader, "tensor_parallel.tp_overlap_comm")) {
     d->tensor_parallel.tp_overlap_comm = d->zero_optimization.overlap_comm;
   }
-  note_offload(reader, "zero_optimization.offload_param.device", &d->zero_optimization.offload_param);
-  note_offload(reader, "zero_optimization.offload_optimizer.device", &d->zero_optimization.offload_optimizer);
   if (d->activation_checkpointing.cpu_checkpointing && strcmp(d->run.device, "cuda") != 0) {
     ts_reader_note(reader, "activation_checkpointing.cpu_checkpointing: no effect on processors, where all is in host "
                            "memory");

@@ -214,6 +214,7 @@ void ts_key_describe(const ts_key *key, ts_text *to) {
   static const char *const plain[TS_N_KEY_TYPES] = {
       [TS_KEY_BOOL] = "true, false",
       [TS_KEY_SWITCH] = "true, false",
+      [TS_KEY_BYTES] = "a number of bytes, or a string such as \"24GB\" or \"22.5GiB\"",
       [TS_KEY_STRING] = "a string in double quotes",
       [TS_KEY_STRINGS] = "a list of strings, [\"a\", \"b\"]",
       [TS_KEY_VIEW] =
@@ -258,6 +259,7 @@ const char *ts_key_type_name(ts_key_type type) {
       [TS_KEY_REAL] = "number",      [TS_KEY_STRING] = "string",     [TS_KEY_DTYPE] = "type",
       [TS_KEY_PAIR] = "two numbers", [TS_KEY_STRINGS] = "strings",   [TS_KEY_INTS] = "integers",
       [TS_KEY_ANY] = "section",      [TS_KEY_REALS] = "numbers",     [TS_KEY_VIEW] = "extents",
+      [TS_KEY_BYTES] = "bytes",
   };
   return names[type];
 }

@@ -16,6 +16,7 @@ typedef enum ts_key_type {
   TS_KEY_BOOL,    /**< bool */
   TS_KEY_SWITCH,  /**< ts_switch: a bool, or "auto", which is decided on the machine */
   TS_KEY_INT,     /**< int64_t; 5e8 is fine, 5.5 is not */
+  TS_KEY_BYTES,   /**< int64_t: a number, or a string with a unit, "24GB" (ts_parse_bytes); 0 only as a number */
   TS_KEY_REAL,    /**< double, finite */
   TS_KEY_STRING,  /**< char *, never NULL */
   TS_KEY_DTYPE,   /**< ts_dtype */

@@ -30,6 +30,8 @@
   { STORED(SWITCH, field), .initial = initial_, .flags = AUTO, .help = help_ }
 #define INTEGER(field, initial_, min_, max_, flags_, help_) \
   { STORED(INT, field), .initial = initial_, .min = min_, .max = max_, .flags = flags_, .help = help_ }
+#define BYTES(field, initial_, help_) \
+  { STORED(BYTES, field), .initial = initial_, .min = 0, .max = LARGE, .help = help_ }
 #define NUMBER(field, initial_, min_, max_, flags_, help_) \
   { STORED(REAL, field), .initial = initial_, .min = min_, .max = max_, .flags = flags_, .help = help_ }
 #define WORD(field, initial_, accepted_, later_, flags_, help_) \

@@ -115,6 +115,13 @@ static const ts_key rows[] = {
     WORD(run.bind, "auto", "auto|cores|none", NULL, 0,
          "Give each rank processors of its own, near its GPU, where the launcher has not: auto does so in a job of "
          "Slurm."),
+    BYTES(
+        run.memory_limit, "0",
+        "Memory that a rank may take where it computes, that of libraries included, as \"24GB\": a run that needs more "
+        "ends before it begins, and device = \"auto\" of offload_optimizer and offload_param fits it in; 0: what there "
+        "is."),
+    BYTES(run.host_memory_limit, "0",
+          "The same of the host's memory beside a GPU; where no GPU computes the lower one of both counts."),
     INTEGER(run.threads, "0", 0, 4096, 0, "Threads of a rank; 0 for the cores it may use."),
     WORD(run.resume, "never", NULL, NULL, 0,
          "never; auto: the newest intact checkpoint of run.directory, if there is one; or a run or checkpoint "

@@ -4,7 +4,7 @@
 #define ZERO(name, type_, initial_, reason) NONE("zero_optimization." name, type_, initial_, reason)
 #define NOT_YET(name, type_, initial_, reason) LATER("zero_optimization." name, type_, initial_, reason)
 #define GONE(name, type_, initial_, reason) REMOVED("zero_optimization." name, type_, initial_, reason)
-#define DEVICE(field, help_) WORD(zero_optimization.field.device, "none", "none|cpu|nvme", NULL, AUTO, help_)
+#define DEVICE(field, help_) WORD(zero_optimization.field.device, "none", "none|cpu|nvme|auto", NULL, 0, help_)
 #define BUCKET(name, initial_, min_, help_) INTEGER(zero_optimization.name, initial_, min_, LARGE, AUTO, help_)
 #define ZENFLOW(name, type_, initial_) NOT_YET("zenflow." name, type_, initial_, "updates that run behind the step")
 #define AIO(name, type_, initial_, reason) NONE("aio." name, type_, initial_, reason)
@@ -85,19 +85,20 @@ static const ts_key rows[] = {
         offload_param,
         "Where parameters wait for their use, at stage 3 and also of one rank, but for those that "
         "stage3_param_persistence_threshold exempts: cpu, in the host's memory beside a GPU; nvme, in files, not yet "
-        "on GPUs."),
+        "on GPUs; auto, as many of them as do not fit into run.memory_limit, or into what there is, in the host's "
+        "memory beside a GPU and else in files."),
     WORD(zero_optimization.offload_param.nvme_path, "", NULL, NULL, AUTO,
          "The directory for these files: that of offload_optimizer, where both have one."),
     ZERO("offload_param.buffer_count", INT, "5", "memory for parameters is planned: as many as are under way"),
     ZERO("offload_param.buffer_size", INT, "1e8", "memory for parameters is planned: no tensor is too large for it"),
-    ZERO("offload_param.max_in_cpu", INT, "1e9",
-         "on processors stage3_max_live_parameters and stage3_max_reuse_distance say what stays in memory"),
+    INTEGER(zero_optimization.offload_param.max_in_cpu, "0", 0, LARGE, AUTO,
+            "Elements of a rank that stay in the host's memory where the device is nvme (DeepSpeed's default is 1e9)."),
     ZERO("offload_param.pin_memory", BOOL, "true", "what a GPU copies is always pinned"),
     DEVICE(
         offload_optimizer,
         "Where optimizer states and fp32 masters are, but for those of parameters that "
         "stage3_param_persistence_threshold exempts: cpu, in the host's memory beside a GPU; nvme, in files, not yet "
-        "on GPUs."),
+        "on GPUs; auto, as many of them as do not fit, behind offload_param's."),
     WORD(zero_optimization.offload_optimizer.nvme_path, "", NULL, NULL, AUTO,
          "The directory for these files, on each node; one a rank, which nothing leaves behind."),
     FLAG(zero_optimization.offload_optimizer.pipeline_read, "true", AUTO,
@@ -107,8 +108,10 @@ static const ts_key rows[] = {
     ZERO("offload_optimizer.buffer_count", INT, "4", "memory for pieces is planned: as many as are under way"),
     ZERO("offload_optimizer.pin_memory", BOOL, "true", "what a GPU copies is always pinned"),
     ZERO("offload_optimizer.fast_init", BOOL, "false", "states begin as zeros, which nobody writes"),
-    ZERO("offload_optimizer.ratio", REAL, "1.0",
-         "the update is made where the model computes, with states that come there"),
+    NUMBER(
+        zero_optimization.offload_optimizer.ratio, "1.0", 0, 1, AUTO,
+        "The part of a rank's elements whose states leave, where the device is cpu or nvme; those of the first units "
+        "stay."),
     ZERO("offload_optimizer.super_offload", BOOL, "false", "the update is made where the model computes"),
     ZERO("offload_optimizer.cpuadam_cores_perc", REAL, "0.8", "an update has all threads of its rank"),
     SPELLING("zero_optimization.cpu_offload", "zero_optimization.offload_optimizer.device", "true=cpu",

@@ -107,6 +107,13 @@ static bool take_integer(const ts_target *t, const ts_value *value, int64_t *fie
   return true;
 }
 
+static bool take_bytes(const ts_target *t, const ts_value *value) {
+  if (value->kind != TS_VALUE_STRING) {
+    return take_integer(t, value, t->field);
+  }
+  return ts_parse_bytes(value->string, t->field) ? true : fail_value(t, TS_CHECK_TYPE, value, "is not a size");
+}
+
 static bool take_int(const ts_target *t, const ts_value *value) {
   if (t->key->flags & TS_KEY_ENDLESS && value->kind == TS_VALUE_STRING && strcasecmp(value->string, "inf") == 0) {
     *(int64_t *) t->field = INT64_MAX;
@@ -364,6 +371,7 @@ static bool (*const take_value[TS_N_KEY_TYPES])(const ts_target *, const ts_valu
     [TS_KEY_STRING] = take_string, [TS_KEY_DTYPE] = take_dtype,   [TS_KEY_PAIR] = take_pair,
     [TS_KEY_ANY] = take_any,       [TS_KEY_SWITCH] = take_switch, [TS_KEY_STRINGS] = take_strings,
     [TS_KEY_INTS] = take_ints,     [TS_KEY_REALS] = take_reals,   [TS_KEY_VIEW] = take_view,
+    [TS_KEY_BYTES] = take_bytes,
 };
 
 static bool is_neutral(const ts_key *key, const ts_value *value) {

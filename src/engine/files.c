@@ -21,24 +21,41 @@ ts_status ts_engine_open_store(ts_engine *e, ts_error *err) {
   return status;
 }
 
-/* Does the deck want something in a file? */
-static bool wants_files(const ts_deck *deck) {
-  return strcmp(deck->zero_optimization.offload_optimizer.device, "nvme") == 0 ||
-         strcmp(deck->zero_optimization.offload_param.device, "nvme") == 0;
+/* Where device = "auto" has come to a choice: which part of what could leave does not. */
+static void add_choice(const ts_engine *e, ts_text *to) {
+  const ts_offload_count *n = &ts_engine_program(e)->offload;
+  char limit[32];
+  ts_text_add(to, "offload: of the elements that could leave the states of %.0f %%",
+              n->states > 0 ? 100.0 * (double) n->states_stay / (double) n->states : 100.0);
+  if (n->values > 0) {
+    ts_text_add(to, " and the values of %.0f %%", 100.0 * (double) n->values_stay / (double) n->values);
+  }
+  ts_text_add(to, " stay, within %s a rank", ts_human_bytes((double) (e->budget + ts_engine_taken(e)), limit));
 }
 
-char *ts_engine_describe_store(const ts_engine *e) {
+static void add_store(const ts_engine *e, ts_text *to) {
   char size[32];
-  if (e->store == NULL && wants_files(e->deck)) {
-    return ts_format("offload: nothing leaves memory, as no parameter has more elements than "
-                     "zero_optimization.stage3_param_persistence_threshold, %lld",
-                     (long long) e->deck->zero_optimization.stage3_param_persistence_threshold);
+  ts_text_add(to, "%s%s a rank in %s (%s)", to->length > 0 ? "; " : "offload: ",
+              ts_human_bytes((double) ts_engine_program(e)->plan->arena_bytes[TS_ARENA_FILE], size),
+              ts_deck_files(e->deck), ts_store_describe(e->store));
+}
+
+char *ts_engine_describe_offload(const ts_engine *e) {
+  const ts_offload_count *n = &ts_engine_program(e)->offload;
+  ts_text text = {0};
+  if (ts_deck_files(e->deck)[0] != 0 && n->states + n->values == 0) {
+    ts_text_add(&text,
+                "offload: nothing leaves memory, as no parameter has more elements than "
+                "zero_optimization.stage3_param_persistence_threshold, %lld",
+                (long long) e->deck->zero_optimization.stage3_param_persistence_threshold);
   }
-  return e->store == NULL
-             ? NULL
-             : ts_format("offload: %s a rank in %s (%s)",
-                         ts_human_bytes((double) ts_engine_program(e)->plan->arena_bytes[TS_ARENA_FILE], size),
-                         ts_deck_files(e->deck), ts_store_describe(e->store));
+  if (e->stay.decided && e->budget > 0 && n->states + n->values > 0) {
+    add_choice(e, &text);
+  }
+  if (e->store != NULL) {
+    add_store(e, &text);
+  }
+  return text.text;
 }
 
 char *ts_engine_take_moved(ts_engine *e) {

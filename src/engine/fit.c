@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "engine/engine.h"
 #include "pass/saved.h"
+#include "run/budget.h"
 
 #include <string.h>
 
@@ -58,6 +59,7 @@ void ts_engine_find_memory(ts_engine *e) {
     mine.available[i] = groups[i].available;
   }
   int64_t free = (int64_t) ts_machine_available();
+  e->resident = (int64_t) ts_process_rss();
   e->memory = (ts_memory_share){free > 0 ? free / ts_world_local_size(e->world) : INT64_MAX, ts_strdup("")};
   group_list *all = ts_world_gather(e->world, &mine, sizeof mine);
   for (int i = 0; i < mine.n; ++i) {
@@ -120,6 +122,10 @@ static int64_t peak_bytes(const ts_program *const *program, int n) {
     beside = here > beside ? here : beside;
   }
   return arena_bytes(program, n) + beside;
+}
+
+int64_t ts_engine_peak(const ts_engine *e) {
+  return peak_bytes((const ts_program *const *) e->program, TS_N_PROGRAMS);
 }
 
 /* The training program of another deck: what its arenas would take. */
@@ -223,14 +229,62 @@ int64_t ts_engine_memory_of_rank(const ts_engine *e) {
   return least;
 }
 
+/* In megabytes that are enough. */
+static long long megabytes(int64_t bytes) {
+  return (long long) ((bytes + 999999) / 1000000);
+}
+
+/* Of a device programs take all that is planned; of the host the process has some already. */
+int64_t ts_engine_taken(const ts_engine *e) {
+  return e->backend->device != NULL ? 0 : e->resident;
+}
+
+/* What the deck says, with all that the process has, and by which key. */
+static int64_t deck_limit(const ts_engine *e, const char **key) {
+  const ts_deck_run *run = &e->deck->run;
+  int64_t limit =
+      e->backend->device != NULL ? run->memory_limit : ts_budget_lower(run->memory_limit, run->host_memory_limit);
+  *key = limit == run->memory_limit ? "run.memory_limit" : "run.host_memory_limit";
+  return limit;
+}
+
+int64_t ts_engine_limit(const ts_engine *e) {
+  const char *key;
+  int64_t limit = deck_limit(e, &key), left = limit - ts_engine_taken(e);
+  return limit == 0 ? 0 : left > 0 ? left : 1;
+}
+
+static ts_status check_limits(const ts_engine *e, ts_error *err) {
+  const char *key;
+  int64_t limit = deck_limit(e, &key), peak = ts_engine_peak(e) + ts_engine_taken(e);
+  int64_t hosts = e->backend->device != NULL ? e->deck->run.host_memory_limit : 0, host = hosts > 0 ? host_bytes(e) : 0;
+  ts_status status = TS_OK;
+  if (limit > 0 && peak > limit) {
+    status = ts_deck_error(e->deck, key, err, "%lld MB: a rank needs %lld MB%s", (long long) (limit / 1000000),
+                           megabytes(peak),
+                           ts_deck_fits_offload(e->deck) ? " at least, the smallest limit that works with this deck"
+                                                         : "; zero_optimization.offload_optimizer.device = \"auto\", "
+                                                           "and offload_param's, let what does not fit leave");
+  }
+  if (host > hosts) {
+    status = ts_deck_error(e->deck, "run.host_memory_limit", err,
+                           "%lld MB: a rank needs %lld MB of the host's memory beside its GPU",
+                           (long long) (hosts / 1000000), megabytes(host));
+  }
+  return status;
+}
+
 /* The ranks of this node must fit into its memory. */
 ts_status ts_engine_check_memory(const ts_engine *e, ts_error *err) {
+  if (check_limits(e, err) != TS_OK) {
+    return TS_BAD_INPUT;
+  }
   if (e->backend->device != NULL) {
     ts_status status = check_host_memory(e, err);
     return status == TS_OK ? check_device_memory(e, err) : status;
   }
   int ranks = ts_world_local_size(e->world);
-  int64_t peak = peak_bytes((const ts_program *const *) e->program, TS_N_PROGRAMS);
+  int64_t peak = ts_engine_peak(e);
   if (peak <= e->memory.bytes) {
     return TS_OK;
   }

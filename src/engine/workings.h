@@ -121,7 +121,7 @@ void ts_engine_keep_choices(const ts_engine *engine);
 /** What state it has in a file, where and how: a line; and what was moved since the last call, and how long that held
  * up the computation.
  * \return NULL: all is in memory, as the deck wants it; the caller's (ts_free). Not collective. */
-char *ts_engine_describe_store(const ts_engine *engine);
+char *ts_engine_describe_offload(const ts_engine *engine);
 char *ts_engine_take_moved(ts_engine *engine);
 
 /** The executor, for tests and metrics.  Borrowed. Not collective. */

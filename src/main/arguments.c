@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 static int count_options(const ts_command *command) {
   int n = 0;
@@ -157,22 +156,9 @@ ts_status ts_argument_double(const ts_arguments *arguments, const char *name, do
   return TS_OK;
 }
 
-/* "5GB", "500MB", "1.5GiB", or bytes. */
 ts_status ts_argument_bytes(const ts_arguments *arguments, const char *name, int64_t *bytes, ts_error *err) {
-  static const struct {
-    const char *unit;
-    double factor;
-  } units[] = {{"", 1},      {"B", 1},        {"KB", 1e3},        {"MB", 1e6},           {"GB", 1e9},
-               {"TB", 1e12}, {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0}};
   const char *word = ts_argument(arguments, name);
-  char *end;
-  double value = strtod(word, &end);
-  for (size_t i = 0; end != word && i < sizeof units / sizeof units[0]; ++i) {
-    double product = value * units[i].factor; /* not a number is in no range */
-    if (strcasecmp(end, units[i].unit) == 0 && product >= 1 && product < 9e18) {
-      *bytes = (int64_t) product;
-      return TS_OK;
-    }
-  }
-  return ts_error_add(err, "%s %s: a size such as 5GB, 500MB or 10MiB is accepted", name, word);
+  return ts_parse_bytes(word, bytes)
+             ? TS_OK
+             : ts_error_add(err, "%s %s: a size such as 5GB, 500MB or 10MiB is accepted", name, word);
 }

@@ -10,6 +10,7 @@
 #include "main/plan_longest.h"
 #include "main/plan_stages.h"
 #include "pass/recompute.h"
+#include "run/budget.h"
 #include "run/cuts.h"
 #include "run/plan_largest.h"
 #include "run/program.h"
@@ -171,6 +172,31 @@ static void print_space(const ts_program *program, ts_space space, const char *t
   }
 }
 
+/* A part of a hundred. */
+static double percent(int64_t part, int64_t whole) {
+  return whole > 0 ? 100.0 * (double) part / (double) whole : 100.0;
+}
+
+/* What device = "auto" came to. */
+static void print_choice(const ts_program_options *options, const ts_program *program, ts_text *to) {
+  const ts_offload_count *n = &program->offload;
+  int64_t limit = ts_budget_memory(options), peak = program->plan->peak_bytes;
+  char has[32], needs[32];
+  ts_human_bytes((double) limit, has);
+  if (!ts_deck_fits_offload(options->deck)) {
+    return;
+  }
+  ts_text_add(to, "\nof the elements that could leave the states of %.1f %% and the values of %.1f %% stay: ",
+              percent(n->states_stay, n->states), percent(n->values_stay, n->values));
+  if (limit == 0) {
+    ts_text_add(to, "no limit is given (run.memory_limit, --memory)\n");
+  } else if (peak <= limit) {
+    ts_text_add(to, "as many as fit into %s\n", has);
+  } else {
+    ts_text_add(to, "%s are too little, %s the smallest that works\n", has, ts_human_bytes((double) peak, needs));
+  }
+}
+
 static void print_offload(const ts_program *program, ts_text *to) {
   print_space(program, TS_SPACE_PINNED, "\nin the host's memory, copied to the GPU and back\n", to);
   print_space(program, TS_SPACE_FILE, "\nin a file of the rank\n", to);
@@ -179,7 +205,8 @@ static void print_offload(const ts_program *program, ts_text *to) {
   }
 }
 
-static void print_rows(const ts_program *program, const plan_row *row, int n, ts_text *to) {
+static void print_rows(const ts_program_options *options, const ts_program *program, const plan_row *row, int n,
+                       ts_text *to) {
   char a[32], b[32];
   int64_t all = ts_layout_parameter_count(program->layout, false), active = active_parameters(program);
   ts_text_add(to, "%s parameters", ts_human_count((double) all, a));
@@ -216,13 +243,16 @@ static void print_rows(const ts_program *program, const plan_row *row, int n, ts
   ts_text_add(to, "  (of these %lld are kept from forward to backward, %s; at work beside them: %lld, %s)\n",
               (long long) program->plan->kept_bytes, ts_human_bytes((double) program->plan->kept_bytes, a),
               (long long) program->plan->working_bytes, ts_human_bytes((double) program->plan->working_bytes, b));
+  print_choice(options, program, to);
   print_offload(program, to);
   double full, half = ts_program_model_flops(program, &full);
   ts_text_add(to, "\nmodel FLOPs of one micro-batch\n  %-34s %16.4e\n  %-34s %16.4e\n", "causal half (6N + 6LCT)", half,
               "full attention (6N + 12LCT)", full);
 }
 
-static void print_rows_json(const ts_program *program, const plan_row *row, int n, ts_text *to) {
+static void print_rows_json(const ts_program_options *options, const ts_program *program, const plan_row *row, int n,
+                            ts_text *to) {
+  (void) options;
   double full, half = ts_program_model_flops(program, &full);
   ts_text_add(to,
               "{\"parameters\": %lld, \"active_parameters\": %lld, \"dtype\": \"%s\", \"products\": \"%s\", \"ranks\": "
@@ -241,6 +271,9 @@ static void print_rows_json(const ts_program *program, const plan_row *row, int 
   ts_text_add(to, ", \"file_bytes\": %lld, \"file_read_bytes\": %.0f, \"file_written_bytes\": %.0f",
               (long long) program->plan->arena_bytes[TS_ARENA_FILE], moved.read[TS_SPACE_FILE],
               moved.written[TS_SPACE_FILE]);
+  ts_text_add(to, ", \"states_that_stay\": %.4f, \"values_that_stay\": %.4f",
+              percent(program->offload.states_stay, program->offload.states) / 100,
+              percent(program->offload.values_stay, program->offload.values) / 100);
   ts_text_add(to, ", \"pinned_bytes\": %lld, \"copied_in_bytes\": %.0f, \"copied_out_bytes\": %.0f",
               (long long) program->plan->arena_bytes[TS_ARENA_PINNED], moved.read[TS_SPACE_PINNED],
               moved.written[TS_SPACE_PINNED]);
@@ -248,7 +281,7 @@ static void print_rows_json(const ts_program *program, const plan_row *row, int 
               (long long) program->plan->arena_bytes[TS_ARENA_WORK], (long long) program->plan->live_bytes, half, full);
 }
 
-static void print_plan(const ts_program *program, bool json, ts_text *to) {
+static void print_plan(const ts_program_options *options, const ts_program *program, bool json, ts_text *to) {
   const ts_plan *p = program->plan;
   bool device = program->target.backend->device != NULL;
   const plan_row row[] = {
@@ -261,7 +294,7 @@ static void print_plan(const ts_program *program, bool json, ts_text *to) {
       {"reserve_bytes", "reserve for libraries", p->bytes[TS_PURPOSE_RESERVE]},
       {"peak_bytes", device ? "peak: the sum but for that copy" : "peak: the sum of these", p->peak_bytes},
   };
-  (json ? print_rows_json : print_rows)(program, row, (int) (sizeof row / sizeof row[0]), to);
+  (json ? print_rows_json : print_rows)(options, program, row, (int) (sizeof row / sizeof row[0]), to);
 }
 
 static void print_longest(const ts_program_options *options, int64_t memory, bool json, ts_text *to) {
@@ -279,7 +312,7 @@ static void print_all(const ts_program_options *options, bool json, const ts_arg
   bool layout = ts_argument(arguments, "--layout") != NULL;
   ts_text text = {0};
   ts_program *program = ts_plan_largest(options);
-  print_plan(program, json, &text);
+  print_plan(options, program, json, &text);
   ts_program_destroy(&program);
   ts_plan_print_experts(options, json, &text);
   const char *schedule = ts_argument(arguments, "--schedule");
@@ -313,6 +346,7 @@ int ts_main_plan(const ts_arguments *arguments, ts_world *world, ts_error *err) 
   status = status == TS_OK ? ts_deck_resolve_batch(deck, ts_mesh_group_size(&mesh, TS_AXES_BATCH), err) : status;
   status = status == TS_OK ? find_options(arguments, deck, &mesh, &options, err) : status;
   if (status == TS_OK) {
+    options.memory = memory;
     choose_cuts(&options, deck, memory);
     const char *schedule = ts_argument(arguments, "--schedule");
     print_all(&options, json, arguments, memory);

@@ -1,36 +1,155 @@
 #include "pass/offload.h"
 
+#include "base/memory.h"
 #include "graph/op.h"
 #include "pass/plan.h"
 #include "pass/state.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* What a deck's device means on a backend: processors have no other memory than the host's. */
 static ts_space space_of_device(const ts_pass_context *context, const ts_deck_offload *offload) {
-  bool host = strcmp(offload->device, "cpu") == 0 && context->target.backend->device != NULL;
-  return strcmp(offload->device, "nvme") == 0 ? TS_SPACE_FILE : host ? TS_SPACE_PINNED : TS_SPACE_BACKEND;
+  bool device = context->target.backend->device != NULL, fits = strcmp(offload->device, "auto") == 0;
+  bool host = device && (fits || strcmp(offload->device, "cpu") == 0);
+  bool file = strcmp(offload->device, "nvme") == 0 || (fits && !device && ts_deck_files(context->deck)[0] != 0);
+  return file ? TS_SPACE_FILE : host ? TS_SPACE_PINNED : TS_SPACE_BACKEND;
 }
 
-/* Of what two stages of a pipeline read each gives the other what is in its memory. */
-static ts_space space_of_parameters(const ts_pass_context *context, const ts_part *part) {
+/* Where values of a part may go.  Of what two stages of a pipeline read each gives the other what is in its memory. */
+static ts_space space_of_values(const ts_pass_context *context, const ts_part *part) {
   const ts_deck_zero *zero = &context->deck->zero_optimization;
-  bool leave = zero->stage == 3 && part->copy < 0;
+  bool leave = zero->stage == 3 && part->here && part->copy < 0 && !part->persistent;
   return leave ? space_of_device(context, &zero->offload_param) : TS_SPACE_BACKEND;
 }
 
+/* And its optimizer's states. */
 static ts_space space_of_states(const ts_pass_context *context, const ts_part *part) {
-  bool leave = part->trainable && context->use == TS_MODEL_TRAIN;
+  bool leave = part->trainable && part->of_stage && !part->persistent;
   return leave ? space_of_device(context, &context->deck->zero_optimization.offload_optimizer) : TS_SPACE_BACKEND;
 }
 
 ts_space ts_offload_space(const ts_pass_context *context, const ts_part *part, ts_state state) {
   ts_purpose purpose = ts_state_get(state)->purpose;
-  return part->persistent                  ? TS_SPACE_BACKEND
-         : purpose == TS_PURPOSE_PARAMETER ? space_of_parameters(context, part)
-         : purpose == TS_PURPOSE_OPTIMIZER ? space_of_states(context, part)
-                                           : TS_SPACE_BACKEND;
+  bool states = purpose == TS_PURPOSE_OPTIMIZER && !part->states_stay && context->use == TS_MODEL_TRAIN;
+  bool values = purpose == TS_PURPOSE_PARAMETER && !part->values_stay;
+  return states ? space_of_states(context, part) : values ? space_of_values(context, part) : TS_SPACE_BACKEND;
 }
+
+/* ---- what stays ---- */
+
+/* A part that may leave. */
+typedef struct movable {
+  int part;
+  int64_t elements;
+} movable;
+
+/* The largest first, of equal ones the first. */
+static int compare_movable(const void *a, const void *b) {
+  const movable *x = a, *y = b;
+  return x->elements != y->elements ? (x->elements < y->elements ? 1 : -1) : x->part - y->part;
+}
+
+typedef ts_space space_of(const ts_pass_context *context, const ts_part *part);
+
+static movable *find_movable(const ts_pass_context *context, const ts_layout *layout, space_of *space, int *n) {
+  movable *list = ts_malloc(((size_t) layout->n_parts + 1) * sizeof *list);
+  *n = 0;
+  for (int i = 0; i < layout->n_parts; ++i) {
+    if (space(context, &layout->part[i]) != TS_SPACE_BACKEND) {
+      list[(*n)++] = (movable){i, layout->part[i].shard};
+    }
+  }
+  qsort(list, (size_t) *n, sizeof *list, compare_movable);
+  return list;
+}
+
+/* Of those from `first` on each that still has room. \return the elements that are kept. */
+static int64_t keep_from(const movable *list, int n, int first, int64_t most, bool *stays) {
+  int64_t sum = 0;
+  for (int i = 0; i < n; ++i) {
+    stays[i] = i >= first && list[i].elements <= most - sum;
+    sum += stays[i] ? list[i].elements : 0;
+  }
+  return sum;
+}
+
+/* Which of them stay: the best of what is found without the largest, without the next size, and so on. */
+static bool *choose_parts(const movable *list, int n, int64_t most) {
+  bool *best = ts_calloc((size_t) n + 1, sizeof *best), *stays = ts_calloc((size_t) n + 1, sizeof *stays);
+  int64_t kept = keep_from(list, n, 0, most, best);
+  for (int i = 1; i < n; ++i) {
+    if (list[i].elements < list[i - 1].elements && keep_from(list, n, i, most, stays) > kept) {
+      kept = keep_from(list, n, i, most, best);
+    }
+  }
+  ts_free(stays);
+  return best;
+}
+
+static int64_t sum_elements(const movable *list, int n) {
+  int64_t sum = 0;
+  for (int i = 0; i < n; ++i) {
+    sum += list[i].elements;
+  }
+  return sum;
+}
+
+/* Of what may leave, how many elements the deck keeps. */
+static int64_t deck_keeps(const ts_pass_context *context, space_of *space, int64_t all) {
+  const ts_deck_zero *zero = &context->deck->zero_optimization;
+  if (space == space_of_states) {
+    return (int64_t) ((1 - zero->offload_optimizer.ratio) * (double) all);
+  }
+  return context->target.backend->device == NULL ? zero->offload_param.max_in_cpu : 0;
+}
+
+/* Of one kind, by the deck. */
+static void choose_of(const ts_pass_context *context, ts_layout *layout, space_of *space) {
+  int n;
+  movable *list = find_movable(context, layout, space, &n);
+  bool *stays = choose_parts(list, n, deck_keeps(context, space, sum_elements(list, n)));
+  for (int i = 0; i < n; ++i) {
+    ts_part *part = &layout->part[list[i].part];
+    *(space == space_of_states ? &part->states_stay : &part->values_stay) = stays[i];
+  }
+  ts_free(stays);
+  ts_free(list);
+}
+
+void ts_offload_choose(const ts_pass_context *context, ts_layout *layout) {
+  const unsigned char *of_part = context->stay.of_part;
+  if (!context->stay.decided) {
+    choose_of(context, layout, space_of_states);
+    choose_of(context, layout, space_of_values);
+    return;
+  }
+  for (int i = 0; i < layout->n_parts; ++i) {
+    layout->part[i].states_stay = of_part == NULL ? context->stay.all : (of_part[i] & TS_STATES_STAY) != 0;
+    layout->part[i].values_stay = of_part == NULL ? context->stay.all : (of_part[i] & TS_VALUES_STAY) != 0;
+  }
+}
+
+ts_offload_count ts_offload_count_of(const ts_pass_context *context) {
+  ts_offload_count count = {0};
+  for (int i = 0; i < context->layout->n_parts; ++i) {
+    const ts_part *part = &context->layout->part[i];
+    int64_t states = space_of_states(context, part) != TS_SPACE_BACKEND ? part->shard : 0;
+    int64_t values = space_of_values(context, part) != TS_SPACE_BACKEND ? part->shard : 0;
+    count.states += states;
+    count.values += values;
+    count.states_stay += part->states_stay ? states : 0;
+    count.values_stay += part->values_stay ? values : 0;
+  }
+  return count;
+}
+
+int64_t ts_offload_live(const ts_pass_context *context) {
+  int64_t most = context->deck->zero_optimization.stage3_max_live_parameters;
+  return context->stay.decided && context->stay.live < most ? context->stay.live : most;
+}
+
+/* ---- in which pieces ---- */
 
 /* The fewest elements whose states are whole units of a file: of codes in 8 bits the scales are. */
 static int64_t least_piece(const ts_part *part) {

@@ -29,6 +29,14 @@ typedef enum ts_fact {
   TS_FACT_MEMORY = 256    /**< Every tensor has an address. */
 } ts_fact;
 
+/** What of the state that may leave stays, where the deck leaves it to what fits (run/budget.h). */
+typedef struct ts_offload_stay {
+  bool decided;           /**< Else the deck says it (pass/offload.h). */
+  int64_t live;           /**< Elements gathered at a time, at most, and no more than stage3_max_live_parameters. */
+  bool all;               /**< Where of_part is NULL: all of it, else nothing. */
+  unsigned char *of_part; /**< By part of the layout, TS_STATES_STAY and TS_VALUES_STAY (pass/offload.h). */
+} ts_offload_stay;
+
 struct ts_sequence;
 struct ts_shards;
 struct ts_stages;
@@ -40,9 +48,10 @@ typedef struct ts_pass_context {
   const ts_deck *deck;
   const ts_mesh *mesh;
   ts_target target;
-  ts_model_use use;                   /**< TRAIN runs every pass; LOSS and LOGITS skip those about gradients. */
-  bool by_hand;                       /**< A program reads the loss of each forward. */
-  bool seeded;                        /**< The host may give gradients of outputs. */
+  ts_model_use use; /**< TRAIN runs every pass; LOSS and LOGITS skip those about gradients. */
+  bool by_hand;     /**< A program reads the loss of each forward. */
+  bool seeded;      /**< The host may give gradients of outputs. */
+  ts_offload_stay stay;
   bool defers;                        /**< Gradients may stay on their rank for some micro-batches (pass/zero.c). */
   const struct ts_step_runs *step;    /**< The runs of one step; borrowed. */
   const struct ts_sequence *sequence; /**< How ranks along sp share samples; borrowed. */

@@ -9,6 +9,7 @@
 #include "ops/build.h"
 #include "pass/autodiff.h"
 #include "pass/layout.h"
+#include "pass/offload.h"
 #include "pass/pass.h"
 
 #include <limits.h>
@@ -333,6 +334,7 @@ static void set_chunks(ts_graph *g, const ts_stages *stages) {
 void ts_pass_stage(ts_graph **graph, ts_pass_context *context) {
   if (context->layout == NULL) { /* of the whole model: its parts are the same on every rank */
     context->layout = ts_layout_create(*graph, context->shards, context->stages, context->deck, context->mesh);
+    ts_offload_choose(context, context->layout);
   }
   if (context->use == TS_MODEL_TRAIN && context->layout->n_loads == 0) {
     ts_layout_add_loads(context->layout, *graph);

@@ -101,7 +101,7 @@ static bool can_stay(const ts_zero *z, const visit *v, int n, int i, const int64
   for (int j = v[i].previous + 1; j < i; ++j) {
     distance += elements[v[j].unit];
     if (distance > deck->stage3_max_reuse_distance ||
-        live_at(v, n, j, elements) + elements[v[i].unit] > deck->stage3_max_live_parameters) {
+        live_at(v, n, j, elements) + elements[v[i].unit] > ts_offload_live(z->context)) {
       return false;
     }
   }
@@ -117,8 +117,8 @@ static bool can_stay_all(const ts_zero *z, const visit *v, int n, const int64_t 
   for (int i = 0; i < n; ++i) {
     sum += v[i].previous < 0 ? elements[v[i].unit] : 0;
   }
-  return pipeline && ts_zero_is_training(z) && z->context->step->accumulates &&
-         sum <= deck->stage3_max_live_parameters && sum <= deck->stage3_max_reuse_distance;
+  return pipeline && ts_zero_is_training(z) && z->context->step->accumulates && sum <= ts_offload_live(z->context) &&
+         sum <= deck->stage3_max_reuse_distance;
 }
 
 int *ts_zero_plan_gathers(const ts_zero *z, int **units, bool *keeps) {

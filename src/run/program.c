@@ -8,6 +8,7 @@
 #include "pass/layout.h"
 #include "pass/shard_tokens.h"
 #include "pass/storage.h"
+#include "run/budget.h"
 #include "run/executor.h"
 
 #include <limits.h>
@@ -269,6 +270,12 @@ static bool has_prepared(const ts_graph *g) {
   return has;
 }
 
+/* What the deck leaves to what fits is decided by programs of their own. */
+static ts_offload_stay stay_of(const ts_program_options *o) {
+  bool open = ts_deck_fits_offload(o->deck) && !o->stay.decided && o->layout == NULL && o->last_pass == NULL;
+  return open ? ts_budget_decide(o) : o->stay;
+}
+
 ts_program *ts_program_create(const ts_program_options *o) {
   ts_program *program = ts_calloc(1, sizeof *program);
   program->use = o->use;
@@ -296,6 +303,7 @@ ts_program *ts_program_create(const ts_program_options *o) {
   if (o->mesh->size[TS_AXIS_SP] > 1 && o->use != TS_MODEL_LOGITS) {
     program->tokens = ts_sequence_tokens(&program->sequence, program->sequence.rank);
   }
+  ts_offload_stay stay = stay_of(o);
   ts_pass_context context = {.deck = o->deck,
                              .mesh = &program->mesh,
                              .target = o->target,
@@ -303,16 +311,21 @@ ts_program *ts_program_create(const ts_program_options *o) {
                              .by_hand = o->by_hand,
                              .seeded = o->seeded,
                              .defers = o->defers,
+                             .stay = stay,
                              .step = &program->step,
                              .sequence = &program->sequence,
                              .stages = program->stages,
                              .layout = (ts_layout *) o->layout};
   ts_passes_run(&program->graph, &context, o->last_pass, o->observer, o->observer_user);
+  if (stay.of_part != o->stay.of_part) {
+    ts_free(stay.of_part);
+  }
   if (!has_prepared(program->graph)) {
     ts_step_prepares_nothing(&program->step);
   }
   program->shards = context.shards;
   program->layout = context.layout;
+  program->offload = program->layout != NULL ? ts_offload_count_of(&context) : (ts_offload_count){0};
   program->schedule = context.schedule;
   program->plan = context.plan;
   if (program->plan != NULL && program->plan->arena_bytes[TS_ARENA_FILE] > 0) {
@@ -469,16 +482,19 @@ static bool happens_once(const ts_node *node) {
   return (node->segment & (TS_SEGMENT_PREPARE | TS_SEGMENT_REDUCE | TS_SEGMENT_UPDATE)) != 0;
 }
 
+double ts_program_copied(const ts_program *program, const ts_node *node) {
+  double times = happens_once(node) ? 1 : (double) program->step.micro_batches;
+  return ts_node_is_copy(node) ? times * (double) ts_tensor_bytes(program->graph, node->out[0]) : 0;
+}
+
 ts_moved ts_program_moved(const ts_program *program) {
   const ts_graph *g = program->graph;
   ts_moved moved = {0};
   for (ts_nid i = 0; i < g->n_nodes; ++i) {
     const ts_node *node = &g->node[i];
     if (ts_node_is_copy(node)) {
-      double times = happens_once(node) ? 1 : (double) program->step.micro_batches;
       ts_space space = ts_node_copies(node);
-      *(ts_node_brings(node) ? &moved.read[space] : &moved.written[space]) +=
-          times * (double) ts_tensor_bytes(g, node->out[0]);
+      *(ts_node_brings(node) ? &moved.read[space] : &moved.written[space]) += ts_program_copied(program, node);
     }
   }
   return moved;

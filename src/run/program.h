@@ -6,6 +6,7 @@
 #ifndef TS_RUN_PROGRAM_H
 #define TS_RUN_PROGRAM_H
 
+#include "pass/offload.h"
 #include "pass/pass.h"
 #include "pass/plan.h"
 #include "pass/schedule.h"
@@ -23,9 +24,11 @@ typedef struct ts_program_options {
   const ts_own_model *model; /**< A program's own; NULL: the deck's. */
   bool by_hand;              /**< TRAIN: runs come in any order (ts_step_run_by_hand). */
   bool seeded;               /**< TRAIN: the host may give gradients of outputs, as an input "seed:NAME" each. */
-  bool defers;             /**< TRAIN: gradients of any micro-batches may be reduced together, several times a step. */
-  bool evaluates;          /**< TRAIN: a program of the model's evaluation comes too: ts_program_check builds both. */
-  ts_step_order order;     /**< TRAIN: of its runs; zero accumulates gradients, micro-batch by micro-batch. */
+  bool defers;         /**< TRAIN: gradients of any micro-batches may be reduced together, several times a step. */
+  bool evaluates;      /**< TRAIN: a program of the model's evaluation comes too: ts_program_check builds both. */
+  ts_step_order order; /**< TRAIN: of its runs; zero accumulates gradients, micro-batch by micro-batch. */
+  int64_t memory;      /**< Bytes that a rank may take where it computes, for device = "auto"; 0: what the deck says. */
+  ts_offload_stay stay;    /**< Where it is decided: what ts_budget_decide said, borrowed; else the program decides. */
   const ts_layout *layout; /**< Layout of the engine's first program, borrowed; NULL makes (and owns) one. */
   const struct ts_stages *stages; /**< Its cut, likewise, where layout is not NULL. */
   const char *last_pass;          /**< Stop after this pass; NULL for all. */
@@ -45,6 +48,7 @@ typedef struct ts_program {
   ts_strings declared;                /**< Owned: the model's inputs, also those that nothing reads. */
   double flops, flops_full_attention; /**< See ts_program_model_flops. */
   ts_step_runs step;                  /**< The runs of one step. */
+  ts_offload_count offload;           /**< Elements that could leave, and that stay of these. */
   ts_layout *layout;                  /**< Owned when owns_layout. */
   bool owns_layout;
   ts_attention_heads heads;       /**< Of the model. */
@@ -92,6 +96,10 @@ typedef struct ts_sent {
 typedef struct ts_moved {
   double read[TS_N_SPACES], written[TS_N_SPACES];
 } ts_moved;
+
+/** Bytes that a node copies in a step between a space and the backend's memory; 0 of one that is no such copy. Not
+ * collective. */
+double ts_program_copied(const ts_program *program, const ts_node *node);
 
 /** What a step of the program copies. Not collective. */
 ts_moved ts_program_moved(const ts_program *program);

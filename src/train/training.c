@@ -205,7 +205,7 @@ static void describe_size(const ts_training *r) {
 }
 
 static void describe_offload(const ts_training *r) {
-  char *files = ts_engine_describe_store(r->engine);
+  char *files = ts_engine_describe_offload(r->engine);
   if (files != NULL) {
     ts_log(TS_LOG_INFO, "%s", files);
   }

@@ -1,0 +1,139 @@
+/* device = "auto": what leaves under a limit.  Against all choices that there are of a small model: the one that is
+ * found fits, and copies at most a twentieth more than the best. */
+#include "regression/tap.h"
+
+#include "regression/pass/grid.h"
+#include "run/budget.h"
+
+#include <math.h>
+
+/* Two large tables, two blocks; norms stay. */
+static const char model[] =
+    "model = { model_type = \"llama\"; vocab_size = 3000; hidden_size = 128; intermediate_size = 384;\n"
+    "  num_hidden_layers = 2; num_attention_heads = 4; num_key_value_heads = 4; max_position_embeddings = 32;\n"
+    "  tie_word_embeddings = false; };\n"
+    "aio = { block_size = 4096; queue_depth = 1; };\n" COMMON;
+
+#define AUTO                                                                       \
+  "zero_optimization.offload_optimizer={device=\"auto\";nvme_path=\"/nowhere\";} " \
+  "zero_optimization.offload_param={device=\"auto\";nvme_path=\"/nowhere\";} "     \
+  "zero_optimization.stage3_param_persistence_threshold=1000 zero_optimization.sub_group_size=32768"
+
+enum { MOST_PARTS = 8, LIMITS = 8 };
+
+/* What a choice comes to. */
+typedef struct choice {
+  int64_t peak;
+  double moved;
+} choice;
+
+static double bytes_moved(const ts_program *program) {
+  ts_moved moved = ts_program_moved(program);
+  return moved.read[TS_SPACE_FILE] + moved.written[TS_SPACE_FILE];
+}
+
+static choice choice_of(const ts_program *program) {
+  return (choice){program->plan->peak_bytes, bytes_moved(program)};
+}
+
+typedef struct setting {
+  ts_deck *deck;
+  ts_mesh mesh;
+  ts_program_options options;
+} setting;
+
+static void make_setting(setting *s, const char *sets, int ranks) {
+  s->deck = read_deck(model, sets, ranks);
+  TS_CHECK(ts_deck_mesh(s->deck, ranks, 0, &s->mesh, NULL) == TS_OK, "a grid");
+  s->options = (ts_program_options){.deck = s->deck,
+                                    .mesh = &s->mesh,
+                                    .target = {ts_backend_null(), 1, false},
+                                    .use = TS_MODEL_TRAIN,
+                                    .batch = 1,
+                                    .length = s->deck->data.sequence_length};
+}
+
+static ts_program *program_with(const setting *s, ts_offload_stay stay) {
+  ts_program_options options = s->options;
+  options.stay = stay;
+  return ts_program_create(&options);
+}
+
+/* All choices: of each part that may leave its states and its values, on the layout of a program that is there; with as
+ * many parameters gathered as can be, and with as few. */
+static choice *try_all(const setting *s, ts_program *base, int *n_choices) {
+  ts_layout *layout = base->layout;
+  ts_program_options options = s->options;
+  options.layout = layout;
+  options.stages = base->stages;
+  bool *flag[2 * MOST_PARTS];
+  int n = 0;
+  for (int i = 0; i < layout->n_parts; ++i) {
+    if (!layout->part[i].persistent) {
+      TS_CHECK(n + 2 <= 2 * MOST_PARTS, "few parts");
+      flag[n++] = &layout->part[i].states_stay;
+      flag[n++] = &layout->part[i].values_stay;
+    }
+  }
+  *n_choices = 2 << n;
+  choice *all = ts_malloc((size_t) *n_choices * sizeof *all);
+  for (int c = 0; c < *n_choices; ++c) {
+    options.stay = (ts_offload_stay){.decided = true, .live = (c >> n & 1) != 0 ? INT64_MAX : 0};
+    for (int k = 0; k < n; ++k) {
+      *flag[k] = (c >> k & 1) != 0;
+    }
+    ts_program *program = ts_program_create(&options);
+    all[c] = choice_of(program);
+    ts_program_destroy(&program);
+  }
+  return all;
+}
+
+static double best_within(const choice *all, int n, int64_t limit) {
+  double best = INFINITY;
+  for (int c = 0; c < n; ++c) {
+    best = all[c].peak <= limit && all[c].moved < best ? all[c].moved : best;
+  }
+  return best;
+}
+
+/* From the smallest limit that works to one under which nothing leaves. */
+static void test_choices(const char *sets, int ranks) {
+  setting s;
+  char *words = ts_format(AUTO " %s", sets);
+  make_setting(&s, words, ranks);
+  ts_program *least = program_with(&s, (ts_offload_stay){.decided = true});
+  ts_program *most = program_with(&s, (ts_offload_stay){.decided = true, .all = true, .live = INT64_MAX});
+  int64_t low = least->plan->peak_bytes, high = most->plan->peak_bytes;
+  int n, within = 0, near = 0, moved = 0;
+  choice *all = try_all(&s, least, &n);
+  double worst = 1, before = INFINITY;
+  for (int k = 0; k <= LIMITS; ++k) {
+    s.options.memory = low + (high - low) * k / LIMITS;
+    ts_program *program = ts_program_create(&s.options);
+    choice found = choice_of(program);
+    double best = best_within(all, n, s.options.memory), more = best > 0 ? found.moved / best : 1 + found.moved;
+    within += found.peak <= s.options.memory;
+    near += more <= 1.05;
+    worst = more > worst ? more : worst;
+    moved += found.moved < before;
+    before = found.moved;
+    ts_program_destroy(&program);
+  }
+  tap_ok(high > low && n >= 64 && before == 0, "%s: %d choices, %lld to %lld bytes", sets, n, (long long) low,
+         (long long) high);
+  tap_ok(within == LIMITS + 1, "%s: what is chosen fits, under each of %d limits", sets, LIMITS + 1);
+  tap_ok(near == LIMITS + 1 && moved > 4, "%s: and copies at most 1.05 of the best; %.4f at worst", sets, worst);
+  ts_free(all);
+  ts_program_destroy(&least);
+  ts_program_destroy(&most);
+  ts_deck_destroy(&s.deck);
+  ts_free(words);
+}
+
+int main(void) {
+  test_choices("zero_optimization.stage=3", 1);
+  test_choices("zero_optimization.stage=3 bf16.enabled=true gradient_accumulation_steps=3", 2);
+  test_choices("zero_optimization.stage=1 bf16.enabled=true", 2);
+  return tap_done();
+}

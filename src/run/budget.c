@@ -1,0 +1,319 @@
+#include "run/budget.h"
+
+#include "base/memory.h"
+#include "graph/op.h"
+#include "pass/state.h"
+#include "pass/storage.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Plans at most: to find how much fits, and of exchanges. */
+#define FILLS 8
+#define EXCHANGES 40
+
+/* A part's states or values, which may stay. */
+typedef struct item {
+  int part;
+  unsigned char kind; /* TS_STATES_STAY or TS_VALUES_STAY */
+  double bytes;       /* that it takes then, */
+  double saves;       /* and that are not copied in a step */
+} item;
+
+/* What a choice comes to. */
+typedef struct outcome {
+  int64_t bytes; /* where it computes */
+  double moved;  /* bytes in a step */
+  bool fits;
+} outcome;
+
+typedef struct search {
+  const ts_program_options *options;
+  int64_t memory;
+  item *item; /* owned: what saves most for a byte first, then the largest */
+  int n, n_parts;
+} search;
+
+int64_t ts_budget_memory(const ts_program_options *o) {
+  const ts_deck_run *run = &o->deck->run;
+  int64_t limit = ts_budget_lower(o->memory, run->memory_limit);
+  return o->target.backend->device != NULL ? limit : ts_budget_lower(limit, run->host_memory_limit);
+}
+
+/* ---- plans ---- */
+
+static ts_program *plan_with(const search *s, ts_offload_stay stay) {
+  ts_program_options options = *s->options;
+  options.stay = stay;
+  return ts_program_create(&options);
+}
+
+static double moved_in_all(const ts_program *program) {
+  const ts_moved moved = ts_program_moved(program);
+  double sum = 0;
+  for (ts_space space = 0; space < TS_N_SPACES; ++space) {
+    sum += moved.read[space] + moved.written[space];
+  }
+  return sum;
+}
+
+static outcome try_choice(const search *s, ts_offload_stay stay) {
+  ts_program *program = plan_with(s, stay);
+  outcome o = {program->plan->peak_bytes, moved_in_all(program), program->plan->peak_bytes <= s->memory};
+  ts_program_destroy(&program);
+  return o;
+}
+
+static bool stays(const ts_offload_stay *stay, const item *i) {
+  return (stay->of_part[i->part] & i->kind) != 0;
+}
+
+/* ---- what there is to choose ---- */
+
+/* What saves most for a byte first, then the largest, then the first. */
+static int compare_items(const void *a, const void *b) {
+  const item *x = a, *y = b;
+  double density = y->saves * x->bytes - x->saves * y->bytes;
+  return density != 0           ? (density > 0 ? 1 : -1)
+         : x->bytes != y->bytes ? (x->bytes < y->bytes ? 1 : -1)
+                                : x->part - y->part;
+}
+
+/* Where states and values of a part are in a list of both kinds of all parts. */
+static int item_of(const ts_tensor *leaf) {
+  return 2 * leaf->held.part + (ts_state_get(leaf->held.state)->purpose == TS_PURPOSE_PARAMETER);
+}
+
+/* Of a program in which nothing stays: what is elsewhere, and how much of it is copied. */
+static void find_items(search *s, const ts_program *none) {
+  const ts_graph *g = none->graph;
+  s->n_parts = none->layout->n_parts;
+  s->item = ts_calloc((size_t) (2 * s->n_parts + 1), sizeof *s->item);
+  ts_place *place = ts_storage_find(g);
+  for (ts_tid t = 0; t < g->n_tensors; ++t) {
+    const ts_tensor *leaf = &g->tensor[t];
+    if (leaf->role == TS_ROLE_STATE && ts_space_is_away(leaf->space)) {
+      item *i = &s->item[item_of(leaf)];
+      i->part = leaf->held.part;
+      i->kind = item_of(leaf) % 2 != 0 ? TS_VALUES_STAY : TS_STATES_STAY;
+      i->bytes += (double) ts_tensor_bytes(g, t);
+    }
+  }
+  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+    const ts_node *node = &g->node[n];
+    const ts_tensor *leaf = ts_node_is_copy(node) ? &g->tensor[place[ts_copy_away(node)].root] : NULL;
+    if (leaf != NULL && leaf->role == TS_ROLE_STATE) {
+      s->item[item_of(leaf)].saves += ts_program_copied(none, node);
+    }
+  }
+  ts_free(place);
+  for (int i = 0; i < 2 * s->n_parts; ++i) {
+    if (s->item[i].bytes > 0) {
+      s->item[s->n++] = s->item[i];
+    }
+  }
+  qsort(s->item, (size_t) s->n, sizeof *s->item, compare_items);
+}
+
+/* ---- as much as fits ---- */
+
+/* Each in turn that still has room. */
+static void take_in_turn(const search *s, double room, ts_offload_stay *stay) {
+  memset(stay->of_part, 0, (size_t) s->n_parts);
+  for (int i = 0; i < s->n; ++i) {
+    if (s->item[i].bytes <= room) {
+      stay->of_part[s->item[i].part] |= s->item[i].kind;
+      room -= s->item[i].bytes;
+    }
+  }
+}
+
+static double taken(const search *s, const ts_offload_stay *stay) {
+  double sum = 0;
+  for (int i = 0; i < s->n; ++i) {
+    sum += stays(stay, &s->item[i]) ? s->item[i].bytes : 0;
+  }
+  return sum;
+}
+
+/* Aiming at what is left of the memory, then between what fits and what does not. */
+static void fill_budget(const search *s, ts_offload_stay *stay, outcome *best) {
+  double low = 0, high = INFINITY;
+  for (int i = 0; i < FILLS; ++i) {
+    double before = taken(s, stay), aim = before + (double) (s->memory - best->bytes);
+    aim = aim < high ? aim : (low + high) / 2;
+    unsigned char *kept = ts_malloc((size_t) s->n_parts + 1);
+    memcpy(kept, stay->of_part, (size_t) s->n_parts);
+    take_in_turn(s, aim, stay);
+    bool same = memcmp(kept, stay->of_part, (size_t) s->n_parts) == 0;
+    outcome now = same ? *best : try_choice(s, *stay);
+    if (now.fits) {
+      low = aim;
+      *best = now;
+    } else {
+      high = aim;
+      memcpy(stay->of_part, kept, (size_t) s->n_parts);
+    }
+    ts_free(kept);
+    if (same && high == INFINITY) {
+      break;
+    }
+  }
+}
+
+/* ---- exchanges ---- */
+
+/* Of items that are as large and as dear only the first and the last: a part that is used where most memory is taken
+ * may take less than its bytes, as it is there then anyway.
+ * \param [out] list  Indices of those that stay, or do not. */
+static int ends_of_runs(const search *s, const ts_offload_stay *stay, bool that_stay, int *list) {
+  int n = 0, run = 0;
+  for (int i = 0; i < s->n; ++i) {
+    if (stays(stay, &s->item[i]) == that_stay) {
+      bool alike =
+          n > 0 && s->item[list[n - 1]].bytes == s->item[i].bytes && s->item[list[n - 1]].saves == s->item[i].saves;
+      run = alike ? run + 1 : 1;
+      n -= run > 2; /* in place of the last one */
+      list[n++] = i;
+    }
+  }
+  return n;
+}
+
+/* Up to two that go, and up to two that come; -1 for none. */
+typedef struct exchange {
+  int out[2], in[2];
+  double gain, bytes; /* that are not copied any more; that it takes */
+} exchange;
+
+typedef struct exchanges {
+  exchange *list; /* owned */
+  int n, capacity;
+} exchanges;
+
+static void note_exchange(const search *s, exchanges *all, exchange e) {
+  for (int k = 0; k < 2; ++k) {
+    if (e.in[k] >= 0) {
+      e.gain += s->item[e.in[k]].saves;
+      e.bytes += s->item[e.in[k]].bytes;
+    }
+    if (e.out[k] >= 0) {
+      e.gain -= s->item[e.out[k]].saves;
+      e.bytes -= s->item[e.out[k]].bytes;
+    }
+  }
+  if (e.gain > 0) {
+    TS_GROW(all->list, all->n, all->capacity);
+    all->list[all->n++] = e;
+  }
+}
+
+/* What gains most first. */
+static int compare_exchanges(const void *a, const void *b) {
+  const exchange *x = a, *y = b;
+  return x->gain != y->gain ? (x->gain < y->gain ? 1 : -1) : memcmp(x, y, sizeof x->out + sizeof x->in);
+}
+
+/* Between the ends of what stays and of what does not. */
+static exchanges find_exchanges(const search *s, const ts_offload_stay *stay) {
+  int *out = ts_malloc(((size_t) s->n + 1) * sizeof *out), *in = ts_malloc(((size_t) s->n + 1) * sizeof *in);
+  int n_out = ends_of_runs(s, stay, true, out), n_in = ends_of_runs(s, stay, false, in);
+  exchanges all = {0};
+  for (int i = 0; i < n_in; ++i) {
+    for (int j = i; j < n_in; ++j) {
+      const int second = j > i ? in[j] : -1;
+      note_exchange(s, &all, (exchange){{-1, -1}, {in[i], second}, 0, 0});
+      for (int k = 0; k < n_out; ++k) {
+        note_exchange(s, &all, (exchange){{out[k], -1}, {in[i], second}, 0, 0});
+        for (int l = k + 1; l < n_out && second < 0; ++l) {
+          note_exchange(s, &all, (exchange){{out[k], out[l]}, {in[i], -1}, 0, 0});
+        }
+      }
+    }
+  }
+  ts_free(out);
+  ts_free(in);
+  qsort(all.list, (size_t) all.n, sizeof *all.list, compare_exchanges);
+  return all;
+}
+
+static void flip(const search *s, const exchange *e, ts_offload_stay *stay) {
+  for (int k = 0; k < 2; ++k) {
+    if (e->in[k] >= 0) {
+      stay->of_part[s->item[e->in[k]].part] ^= s->item[e->in[k]].kind;
+    }
+    if (e->out[k] >= 0) {
+      stay->of_part[s->item[e->out[k]].part] ^= s->item[e->out[k]].kind;
+    }
+  }
+}
+
+/* Could it fit, when what comes was in memory at the peak, too? */
+static bool may_fit(const search *s, const exchange *e, const outcome *best) {
+  double there = 0;
+  for (int k = 0; k < 2; ++k) {
+    there += e->in[k] >= 0 && s->item[e->in[k]].kind == TS_VALUES_STAY ? s->item[e->in[k]].bytes : 0;
+  }
+  return e->bytes - there <= (double) (s->memory - best->bytes);
+}
+
+/* The best one that fits, until there is none. */
+static void exchange_some(const search *s, ts_offload_stay *stay, outcome *best) {
+  int tries = 0;
+  for (bool found = true; found && tries < EXCHANGES;) {
+    exchanges all = find_exchanges(s, stay);
+    found = false;
+    for (int i = 0; i < all.n && !found && tries < EXCHANGES; ++i) {
+      if (may_fit(s, &all.list[i], best)) {
+        ++tries;
+        flip(s, &all.list[i], stay);
+        outcome now = try_choice(s, *stay);
+        found = now.fits && now.moved < best->moved;
+        if (found) {
+          *best = now;
+        } else {
+          flip(s, &all.list[i], stay);
+        }
+      }
+    }
+    ts_free(all.list);
+  }
+}
+
+/* ---- all of it ---- */
+
+/* Beside so many gathered elements. */
+static outcome choose_beside(const ts_program_options *options, int64_t memory, int64_t live, ts_offload_stay *stay) {
+  search s = {.options = options, .memory = memory};
+  const ts_offload_stay none = {.decided = true, .live = live};
+  ts_program *program = plan_with(&s, none);
+  outcome best = {program->plan->peak_bytes, moved_in_all(program), program->plan->peak_bytes <= memory};
+  find_items(&s, program);
+  *stay = (ts_offload_stay){.decided = true, .live = live, .of_part = ts_calloc((size_t) s.n_parts + 1, 1)};
+  ts_program_destroy(&program);
+  if (best.fits) {
+    fill_budget(&s, stay, &best);
+    exchange_some(&s, stay, &best);
+  }
+  ts_free(s.item);
+  return best;
+}
+
+ts_offload_stay ts_budget_decide(const ts_program_options *options) {
+  int64_t memory = ts_budget_memory(options);
+  int64_t live = options->deck->zero_optimization.stage3_max_live_parameters;
+  const ts_offload_stay all = {.decided = true, .live = live, .all = true};
+  const search s = {.options = options, .memory = memory};
+  outcome with_all = memory > 0 ? try_choice(&s, all) : (outcome){.fits = true};
+  if (with_all.fits) {
+    return all;
+  }
+  ts_offload_stay many, few;
+  outcome with_many = choose_beside(options, memory, live, &many), with_few = choose_beside(options, memory, 0, &few);
+  bool take_many = with_many.fits && (!with_few.fits || with_many.moved <= with_few.moved);
+  bool take_few = !take_many && (with_few.fits || with_few.bytes < with_all.bytes);
+  ts_free(take_many ? NULL : many.of_part);
+  ts_free(take_few ? NULL : few.of_part);
+  return take_many ? many : take_few ? few : all;
+}
