@@ -49,6 +49,12 @@ static const offload_case cases[] = {
     {0, BOTH, LLAMA,
      ALL DROPPED PIECES " zero_optimization.offload_optimizer.ratio=0.5 "
                         "zero_optimization.offload_param.max_in_cpu=4000 bf16.enabled=true"},
+    {0, BOTH, GPT2,
+     ALL DROPPED PIECES " zero_optimization.offload_optimizer.gradients=false gradient_accumulation_steps=2"},
+    {0, STATES, LLAMA,
+     ALL PIECES " zero_optimization.stage=2 gradient_accumulation_steps=3 bf16.enabled=true debug.memcheck=true "
+                "zero_optimization.reduce_bucket_size=2000"},
+    {0, STATES, GPT2, ALL PIECES " zero_optimization.stage=3 fp16.enabled=true data_types.grad_accum_dtype=fp16"},
     {2, BOTH, LLAMA, ALL DROPPED PIECES " tensor_parallel.autotp_size=2 bf16.enabled=true"},
     {2, BOTH, LLAMA, ALL DROPPED " sequence_parallel_size=2 gradient_accumulation_steps=2"},
     {2, BOTH, GPT2, ALL DROPPED PIECES " pipeline.stages=2 gradient_accumulation_steps=3"}, /* a tied table */
@@ -100,16 +106,17 @@ static const char wide[] = TRAIN_RUN_MODEL("llama", "32", "8", "4",
 
 /* What left is not in memory any more, but for the pieces that are under way, and two blocks of twelve. */
 static void test_plan(ts_world *world, what w) {
-  const char *sets = DROPPED " zero_optimization.stage3_param_persistence_threshold=1000" PIECES;
+  const char *sets = DROPPED " zero_optimization.stage3_param_persistence_threshold=1000 "
+                             "zero_optimization.reduce_bucket_size=300000" PIECES;
   char *files = offload_sets("/nowhere", w), *all = ts_format("%s%s", sets, files);
   ts_deck *deck[] = {train_run_deck(world, wide, sets), train_run_deck(world, wide, all)};
   ts_program *program[] = {plan(world, deck[0]), plan(world, deck[1])};
   const ts_plan *memory = program[0]->plan, *file = program[1]->plan;
-  static const ts_purpose purposes[] = {TS_PURPOSE_OPTIMIZER, TS_PURPOSE_PARAMETER};
+  static const ts_purpose purposes[] = {TS_PURPOSE_OPTIMIZER, TS_PURPOSE_PARAMETER, TS_PURPOSE_GRADIENT};
   bool sum = true;
   int64_t left = 0;
-  for (int i = 0; i < 2; ++i) {
-    bool leaves = w == BOTH || (int) w == i;
+  for (int i = 0; i < 3; ++i) {
+    bool leaves = w == BOTH || (int) w == i % 2;
     int64_t here = file->bytes[purposes[i]], there = file->away[TS_SPACE_FILE][purposes[i]],
             before = memory->bytes[purposes[i]];
     /* places in a file begin at pages */

@@ -19,7 +19,7 @@ static const char model[] =
   "zero_optimization.offload_param={device=\"auto\";nvme_path=\"/nowhere\";} "     \
   "zero_optimization.stage3_param_persistence_threshold=1000 zero_optimization.sub_group_size=32768"
 
-enum { MOST_PARTS = 8, LIMITS = 8 };
+enum { MOST_FLAGS = 10, LIMITS = 8 };
 
 /* What a choice comes to. */
 typedef struct choice {
@@ -59,20 +59,25 @@ static ts_program *program_with(const setting *s, ts_offload_stay stay) {
   return ts_program_create(&options);
 }
 
-/* All choices: of each part that may leave its states and its values, on the layout of a program that is there; with as
- * many parameters gathered as can be, and with as few. */
+/* All choices: of each part its states, values and gradients as far as they may leave, on the layout of a program; with
+ * as many parameters gathered as can be, and with as few. */
 static choice *try_all(const setting *s, ts_program *base, int *n_choices) {
   ts_layout *layout = base->layout;
   ts_program_options options = s->options;
   options.layout = layout;
   options.stages = base->stages;
-  bool *flag[2 * MOST_PARTS];
+  bool *flag[MOST_FLAGS];
   int n = 0;
   for (int i = 0; i < layout->n_parts; ++i) {
-    if (!layout->part[i].persistent) {
-      TS_CHECK(n + 2 <= 2 * MOST_PARTS, "few parts");
-      flag[n++] = &layout->part[i].states_stay;
-      flag[n++] = &layout->part[i].values_stay;
+    ts_part *part = &layout->part[i];
+    bool *of_part[] = {base->offload.states > 0 ? &part->states_stay : NULL,
+                       base->offload.values > 0 ? &part->values_stay : NULL,
+                       base->offload.gradients > 0 ? &part->gradients_stay : NULL};
+    for (int k = 0; k < 3 && !part->persistent; ++k) {
+      if (of_part[k] != NULL) {
+        TS_CHECK(n < MOST_FLAGS, "few parts");
+        flag[n++] = of_part[k];
+      }
     }
   }
   *n_choices = 2 << n;
@@ -131,9 +136,11 @@ static void test_choices(const char *sets, int ranks) {
   ts_free(words);
 }
 
+#define NO_GRADIENTS " zero_optimization.offload_optimizer.gradients=false"
+
 int main(void) {
-  test_choices("zero_optimization.stage=3", 1);
-  test_choices("zero_optimization.stage=3 bf16.enabled=true gradient_accumulation_steps=3", 2);
-  test_choices("zero_optimization.stage=1 bf16.enabled=true", 2);
+  test_choices("zero_optimization.stage=3" NO_GRADIENTS, 1);
+  test_choices("zero_optimization.stage=3 bf16.enabled=true gradient_accumulation_steps=3" NO_GRADIENTS, 2);
+  test_choices("zero_optimization.stage=2 bf16.enabled=true", 2);
   return tap_done();
 }

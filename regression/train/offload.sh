@@ -65,6 +65,7 @@ test_inference() {
 test_plan() {
   run "$tessera" plan tiny.cfg --ranks 2 $all --set run.save_every=3
   ok "plan: what is in the file" printed '^  optimizer states +[1-9][0-9]*'
+  ok "plan: no gradients in memory" printed '^  gradients +0 '
   ok "plan: and what moves" printed '^  read in a step +[1-9][0-9]*'
   ok "plan: that saving waits" printed 'run.save_async has no effect then'
   run "$tessera" plan tiny.cfg --format json
@@ -99,7 +100,7 @@ test_limits() {
   ok "4 MB more: more stays" printed 'offload: .*the values of [1-9][0-9]* %.* in disk '
   ok "with the same bits" "$tessera" compare half roomy --tolerance 0
   limited "$ranks" all_of_it 1GB
-  ok "1 GB: all of it stays" printed 'states of 100 % and the values of 100 % stay, within 1.00 GB a rank$'
+  ok "1 GB: all of it stays" printed 'states of 100 %, the gradients of 100 % and the values of 100 % stay, within 1.00 GB a rank$'
   rm -rf least half all_of_it roomy
 }
 
@@ -115,7 +116,7 @@ test_budget() {
   train 1 tight $large --set run.memory_limit=much
   ok "a limit that is none" said 2 'run.memory_limit: "much" is not a size; accepted: .*24GB'
   run "$tessera" plan tiny.cfg $fitted --memory 1GB
-  ok "plan: what stays" printed 'states of 100.0 % and the values of 100.0 % stay: as many as fit into 1.00 GB'
+  ok "plan: what stays" printed 'states of 100.0 %, the gradients of 100.0 % and the values of 100.0 % stay: as many as fit into 1'
 }
 
 test_killed() {

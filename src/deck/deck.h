@@ -231,7 +231,8 @@ typedef struct ts_deck_scheduler {
 typedef struct ts_deck_offload {
   char *device;                       /**< "none", "cpu", "nvme" or "auto"; nvme ts_deck_check_gpu refuses on a GPU. */
   char *nvme_path;                    /**< The directory of files; not empty where device is "nvme". */
-  double ratio;                       /**< Of the optimizer: the part of elements whose states leave. */
+  double ratio;                       /**< Of the optimizer: the part of elements whose states leave, */
+  bool gradients;                     /**< and do gradients with them? */
   int64_t max_in_cpu;                 /**< Of parameters: elements that stay in memory where device is "nvme". */
   bool pipeline_read, pipeline_write; /**< Of the optimizer. */
 } ts_deck_offload;

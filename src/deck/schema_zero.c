@@ -112,6 +112,9 @@ static const ts_key rows[] = {
         zero_optimization.offload_optimizer.ratio, "1.0", 0, 1, AUTO,
         "The part of a rank's elements whose states leave, where the device is cpu or nvme; those of the first units "
         "stay."),
+    FLAG(zero_optimization.offload_optimizer.gradients, "true", 0,
+         "Do sums of gradients leave with these states, where a rank has its own alone: at stages 2 and 3, and of one "
+         "rank?"),
     ZERO("offload_optimizer.super_offload", BOOL, "false", "the update is made where the model computes"),
     ZERO("offload_optimizer.cpuadam_cores_perc", REAL, "0.8", "an update has all threads of its rank"),
     SPELLING("zero_optimization.cpu_offload", "zero_optimization.offload_optimizer.device", "true=cpu",

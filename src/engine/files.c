@@ -27,6 +27,9 @@ static void add_choice(const ts_engine *e, ts_text *to) {
   char limit[32];
   ts_text_add(to, "offload: of the elements that could leave the states of %.0f %%",
               n->states > 0 ? 100.0 * (double) n->states_stay / (double) n->states : 100.0);
+  if (n->gradients > 0) {
+    ts_text_add(to, ", the gradients of %.0f %%", 100.0 * (double) n->gradients_stay / (double) n->gradients);
+  }
   if (n->values > 0) {
     ts_text_add(to, " and the values of %.0f %%", 100.0 * (double) n->values_stay / (double) n->values);
   }

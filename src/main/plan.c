@@ -159,12 +159,13 @@ static void print_space(const ts_program *program, ts_space space, const char *t
   const ts_plan *plan = program->plan;
   ts_moved moved = ts_program_moved(program);
   const plan_row row[] = {{NULL, "parameters", plan->away[space][TS_PURPOSE_PARAMETER]},
+                          {NULL, "gradients", plan->away[space][TS_PURPOSE_GRADIENT]},
                           {NULL, "optimizer states", plan->away[space][TS_PURPOSE_OPTIMIZER]},
                           {NULL, "activations", plan->away[space][TS_PURPOSE_ACTIVATION]},
                           {NULL, "read in a step", (int64_t) moved.read[space]},
                           {NULL, "written in a step", (int64_t) moved.written[space]}};
   char bytes[32];
-  bool any = row[0].bytes + row[1].bytes + row[2].bytes > 0;
+  bool any = row[0].bytes + row[1].bytes + row[2].bytes + row[3].bytes > 0;
   ts_text_add(to, "%s", any ? title : "");
   for (size_t i = 0; any && i < sizeof row / sizeof *row; ++i) {
     ts_text_add(to, "  %-34s %16lld  %10s\n", row[i].label, (long long) row[i].bytes,
@@ -186,8 +187,11 @@ static void print_choice(const ts_program_options *options, const ts_program *pr
   if (!ts_deck_fits_offload(options->deck)) {
     return;
   }
-  ts_text_add(to, "\nof the elements that could leave the states of %.1f %% and the values of %.1f %% stay: ",
-              percent(n->states_stay, n->states), percent(n->values_stay, n->values));
+  ts_text_add(to,
+              "\nof the elements that could leave the states of %.1f %%, the gradients of %.1f %% and the values of "
+              "%.1f %% stay: ",
+              percent(n->states_stay, n->states), percent(n->gradients_stay, n->gradients),
+              percent(n->values_stay, n->values));
   if (limit == 0) {
     ts_text_add(to, "no limit is given (run.memory_limit, --memory)\n");
   } else if (peak <= limit) {

@@ -30,13 +30,16 @@ typedef struct fusion {
   bool *late;      /* per node: a gather, or a window on one, that is written when the backward wants it */
 } fusion;
 
+/* Is it a leaf, a copy that is brought of one, or a window on one of these?  Then it can be made at any time. */
+static bool is_of_leaf(const fusion *f, ts_tid t) {
+  const ts_node *producer = ts_graph_producer(f->from, t);
+  return producer == NULL ||
+         ((producer->op == TS_OP_VIEW || ts_node_brings(producer)) && is_of_leaf(f, producer->in[0]));
+}
+
 /* Is `t` there before node n runs? */
 static bool is_before(const fusion *f, ts_tid t, ts_nid n) {
-  const ts_node *producer = ts_graph_producer(f->from, t);
-  if (producer == NULL || (producer->op == TS_OP_VIEW && f->from->tensor[producer->in[0]].producer == TS_NONE)) {
-    return true;
-  }
-  return f->from->tensor[t].producer < n;
+  return is_of_leaf(f, t) || f->from->tensor[t].producer < n;
 }
 
 /* A node has one beta for the priors of all its outputs. */
@@ -198,12 +201,26 @@ static void write_late(fusion *f, ts_tid t, ts_segment segment) {
 
 /* ---- the new graph ---- */
 
+/* What a node of this segment adds to, a window on what is brought, if it is still to be written. */
+static void write_early(fusion *f, ts_tid t, ts_segment segment) {
+  ts_nid n = t != TS_NONE ? f->from->tensor[t].producer : TS_NONE;
+  if (n != TS_NONE && f->rewrite.map[t] == TS_NONE && is_of_leaf(f, t)) {
+    write_early(f, f->from->node[n].in[0], segment);
+    ts_node node = ts_rewrite_node(&f->rewrite, n);
+    node.segment = segment;
+    ts_rewrite_add(&f->rewrite, n, &node);
+  }
+}
+
 /* A head_loss_dx that takes its head_loss in has that one's outputs in front of its own. */
 static void write_folded(fusion *f, ts_nid n) {
   ts_rewrite *r = &f->rewrite;
   const ts_node *old = &f->from->node[n], *loss = f->loss_of[n] != TS_NONE ? &f->from->node[f->loss_of[n]] : NULL;
   for (int i = 0; i < old->n_in; ++i) {
     write_late(f, old->in[i], old->segment);
+  }
+  for (int i = 0; i < old->n_out; ++i) {
+    write_early(f, f->prior[old->out[i]], old->segment);
   }
   ts_node node = ts_rewrite_node(r, n);
   int skip = loss != NULL ? loss->n_out : 0;

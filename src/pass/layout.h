@@ -74,8 +74,8 @@ typedef struct ts_part {
   int copy;      /**< and of who has another piece of the pipeline that reads it, as a tied table, and, if that
                             * is another stage, a copy; -1: nobody. */
   bool of_stage; /**< This rank's stage has it. */
-  /** Of state that may leave what does not: its optimizer's, and its values (ts_offload_choose). */
-  bool states_stay, values_stay;
+  /** Of state that may leave what does not: its optimizer's, its values, its gradients (ts_offload_choose). */
+  bool states_stay, values_stay, gradients_stay;
   bool here; /**< That, or a copy: what it knows of others' is this table alone. */
 } ts_part;
 

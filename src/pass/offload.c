@@ -29,11 +29,25 @@ static ts_space space_of_states(const ts_pass_context *context, const ts_part *p
   return leave ? space_of_device(context, &context->deck->zero_optimization.offload_optimizer) : TS_SPACE_BACKEND;
 }
 
+/* And its gradients: of what two stages read the copy's are added to home's, and what is reduced once a step is whole
+ * before. */
+static ts_space space_of_gradients(const ts_pass_context *context, const ts_part *part) {
+  bool spread = part->group > 1 || (part->axes & TS_AXES_SHARERS) != 0;
+  bool own = !context->defers && (!spread || context->deck->zero_optimization.stage >= 2);
+  bool leave = own && part->copy < 0 && context->deck->zero_optimization.offload_optimizer.gradients &&
+               ts_optimizer_get(part->optimizer)->granularity == TS_GRANULARITY_ELEMENT;
+  return leave && context->use == TS_MODEL_TRAIN ? space_of_states(context, part) : TS_SPACE_BACKEND;
+}
+
 ts_space ts_offload_space(const ts_pass_context *context, const ts_part *part, ts_state state) {
   ts_purpose purpose = ts_state_get(state)->purpose;
   bool states = purpose == TS_PURPOSE_OPTIMIZER && !part->states_stay && context->use == TS_MODEL_TRAIN;
   bool values = purpose == TS_PURPOSE_PARAMETER && !part->values_stay;
-  return states ? space_of_states(context, part) : values ? space_of_values(context, part) : TS_SPACE_BACKEND;
+  bool gradients = purpose == TS_PURPOSE_GRADIENT && !part->gradients_stay;
+  return states      ? space_of_states(context, part)
+         : values    ? space_of_values(context, part)
+         : gradients ? space_of_gradients(context, part)
+                     : TS_SPACE_BACKEND;
 }
 
 /* ---- what stays ---- */
@@ -122,11 +136,15 @@ void ts_offload_choose(const ts_pass_context *context, ts_layout *layout) {
   if (!context->stay.decided) {
     choose_of(context, layout, space_of_states);
     choose_of(context, layout, space_of_values);
+    for (int i = 0; i < layout->n_parts; ++i) {
+      layout->part[i].gradients_stay = layout->part[i].states_stay;
+    }
     return;
   }
   for (int i = 0; i < layout->n_parts; ++i) {
     layout->part[i].states_stay = of_part == NULL ? context->stay.all : (of_part[i] & TS_STATES_STAY) != 0;
     layout->part[i].values_stay = of_part == NULL ? context->stay.all : (of_part[i] & TS_VALUES_STAY) != 0;
+    layout->part[i].gradients_stay = of_part == NULL ? context->stay.all : (of_part[i] & TS_GRADIENTS_STAY) != 0;
   }
 }
 
@@ -136,8 +154,11 @@ ts_offload_count ts_offload_count_of(const ts_pass_context *context) {
     const ts_part *part = &context->layout->part[i];
     int64_t states = space_of_states(context, part) != TS_SPACE_BACKEND ? part->shard : 0;
     int64_t values = space_of_values(context, part) != TS_SPACE_BACKEND ? part->shard : 0;
+    int64_t gradients = space_of_gradients(context, part) != TS_SPACE_BACKEND ? part->shard : 0;
     count.states += states;
     count.values += values;
+    count.gradients += gradients;
+    count.gradients_stay += part->gradients_stay ? gradients : 0;
     count.states_stay += part->states_stay ? states : 0;
     count.values_stay += part->values_stay ? values : 0;
   }
@@ -159,6 +180,7 @@ static int64_t least_piece(const ts_part *part) {
 
 int64_t ts_offload_piece(const ts_pass_context *context, const ts_part *part) {
   if (ts_offload_space(context, part, TS_STATE_MASTER) == TS_SPACE_BACKEND &&
+      ts_offload_space(context, part, TS_STATE_GRADIENT) == TS_SPACE_BACKEND &&
       ts_offload_space(context, part, TS_STATE_PARAMETER) == TS_SPACE_BACKEND) {
     return INT64_MAX;
   }

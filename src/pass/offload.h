@@ -15,27 +15,29 @@
 #define TS_OFFLOAD_BLOCK ((int64_t) 1 << 20)
 
 /** Bits of ts_offload_stay.of_part. */
-enum { TS_STATES_STAY = 1, TS_VALUES_STAY = 2 };
+enum { TS_STATES_STAY = 1, TS_VALUES_STAY = 2, TS_GRADIENTS_STAY = 4 };
 
-/** Choose which parts' states and values stay of those that may leave: those of context->stay, or as many elements as
- * the deck says, of parts whose sizes fill that best, of equal ones the first.  In a step, which goes through all of
- * them, what stays saves as many bytes whichever they are.
- * \param [out] layout  That of the context: ts_part.states_stay, values_stay. Not collective. */
+/** Choose which parts' states, values and gradients stay of those that may leave: those of context->stay, or as many
+ * elements as the deck says, of parts whose sizes fill that best, of equal ones the first; gradients then as their
+ * optimizer's states.  In a step, which goes through all of them, what stays saves as many bytes whichever they are.
+ * \param [out] layout  That of the context: ts_part.states_stay, values_stay, gradients_stay. Not collective. */
 void ts_offload_choose(const ts_pass_context *context, ts_layout *layout);
 
-/** Elements of a layout's parts whose states, or values, could leave, and of those that stay. Not collective. */
+/** Elements of a layout's parts whose states, values or gradients could leave, and of those that stay.
+ * Not collective. */
 typedef struct ts_offload_count {
-  int64_t states, values, states_stay, values_stay;
+  int64_t states, values, gradients, states_stay, values_stay, gradients_stay;
 } ts_offload_count;
 ts_offload_count ts_offload_count_of(const ts_pass_context *context);
 
 /** Elements that are gathered at a time, at most: stage3_max_live_parameters, or less. Not collective. */
 int64_t ts_offload_live(const ts_pass_context *context);
 
-/** Where a state of a part lives: of offload_optimizer what the optimizer keeps, masters among it, of offload_param, at
- * stage 3, working values, in every use of the model.  Parts that stay gathered (ts_part.persistent) are small, and so
- * are their states: they stay, and so do values that two stages of a pipeline have, and what ts_offload_choose has
- * chosen.  Not collective. */
+/** Where a state of a part lives: of offload_optimizer what the optimizer keeps, masters among it, and sums of
+ * gradients that are this rank's alone once they are reduced, as at stages 2 and 3 and of one rank, and that an
+ * optimizer takes element by element; of offload_param, at stage 3, working values, in every use of the model.  Parts
+ * that stay gathered (ts_part.persistent) are small, and so are their states: they stay, and so do values and gradients
+ * that two stages of a pipeline have, and what ts_offload_choose has chosen.  Not collective. */
 ts_space ts_offload_space(const ts_pass_context *context, const ts_part *part, ts_state state);
 
 /** Elements of a part that are updated at a time: a multiple of what makes pieces of all its states begin where a file

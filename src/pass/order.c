@@ -351,17 +351,25 @@ typedef struct loads {
   bool *issued;
 } loads;
 
+/* Node n reads t, or adds to it. */
+static void note_load_reader(loads *l, ts_nid n, ts_tid t) {
+  const ts_graph *g = l->graph;
+  ts_nid load = t != TS_NONE ? g->tensor[l->place[t].root].producer : TS_NONE;
+  if (load != TS_NONE && ts_node_brings(&g->node[load]) && l->reader[load] == TS_NONE) {
+    l->reader[load] = n;
+    l->reads[n] = true;
+  }
+}
+
 static void find_first_readers(loads *l) {
   const ts_graph *g = l->graph;
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
     const ts_node *node = &g->node[n];
     for (int i = 0; i < node->n_in && !ts_node_is_window(node); ++i) {
-      ts_tid root = node->in[i] != TS_NONE ? l->place[node->in[i]].root : TS_NONE;
-      ts_nid load = root != TS_NONE ? g->tensor[root].producer : TS_NONE;
-      if (load != TS_NONE && ts_node_brings(&g->node[load]) && l->reader[load] == TS_NONE) {
-        l->reader[load] = n;
-        l->reads[n] = true;
-      }
+      note_load_reader(l, n, node->in[i]);
+    }
+    for (int i = 0; node->prior != NULL && i < node->n_out; ++i) {
+      note_load_reader(l, n, node->prior[i]);
     }
   }
 }
@@ -369,6 +377,15 @@ static void find_first_readers(loads *l) {
 static void issue_node(loads *l, ts_nid n) {
   l->order[l->n++] = n;
   l->issued[n] = true;
+}
+
+/* With the window that it reads, of what a store has made: it moves nothing. */
+static void issue_load(loads *l, ts_nid n) {
+  ts_nid window = l->graph->tensor[l->graph->node[n].in[0]].producer;
+  if (window != TS_NONE && !l->issued[window]) {
+    issue_node(l, window);
+  }
+  issue_node(l, n);
 }
 
 /* Is there a store from node i on, and before load n, to what that reads? */
@@ -398,7 +415,7 @@ static void issue_loads_ahead(loads *l, ts_nid i, int ahead) {
       return;
     }
     if (ts_node_brings(next) && !l->issued[n] && !is_stored_between(l, i, n)) {
-      issue_node(l, n);
+      issue_load(l, n);
     }
     readers += l->reads[n];
   }
@@ -412,12 +429,12 @@ static bool has_loads(const ts_graph *g) {
   return any;
 }
 
-/* First of all the windows that loads read: they move nothing, and lie on leaves, so they may stand anywhere. */
+/* First of all the windows of leaves that loads read: they move nothing, so they may stand anywhere. */
 static void issue_windows(loads *l) {
   for (ts_nid n = 0; n < l->graph->n_nodes; ++n) {
     const ts_node *node = &l->graph->node[n];
-    if (node->op == TS_OP_VIEW && ts_space_is_away(l->graph->tensor[node->out[0]].space)) {
-      TS_ASSERT(l->graph->tensor[node->in[0]].producer == TS_NONE);
+    if (node->op == TS_OP_VIEW && ts_space_is_away(l->graph->tensor[node->out[0]].space) &&
+        l->graph->tensor[node->in[0]].producer == TS_NONE) {
       issue_node(l, n);
     }
   }

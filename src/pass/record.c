@@ -45,7 +45,8 @@ static ts_tid make_row(ts_site at, const ts_mesh *mesh, const ts_layout *layout,
   for (int i = 0; i < layout->n_parts; ++i) {
     if (row->squares && ts_part_has_norm(&layout->part[i])) {
       bool here = row->shard[i] != TS_NONE;
-      entry[n_entries++] = here ? add_squares(at, layout, &layout->part[i], row->shard[i]) : nothing(at, "no_squares");
+      ts_tid shard = here && row->bring != NULL ? row->bring(row->user, at, row->shard[i]) : row->shard[i];
+      entry[n_entries++] = here ? add_squares(at, layout, &layout->part[i], shard) : nothing(at, "no_squares");
       ++*n;
     }
   }

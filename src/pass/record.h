@@ -20,6 +20,9 @@ typedef struct ts_record_row {
   const ts_tid *shard;   /**< Per part of the layout: this rank's reduced gradient, TS_NONE of parts without. */
   ts_loss_scaler scaler; /**< Of the gradients; unless its rule is NONE the record reads their scale. */
   bool keep_nonfinite;   /**< Update whatever the norm is. */
+  /** Writes what brings a shard that lives elsewhere, just before it is read; NULL: all are at hand. */
+  ts_tid (*bring)(void *user, ts_site at, ts_tid shard);
+  void *user;
 } ts_record_row;
 
 /** What every rank knows after it. */

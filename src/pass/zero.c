@@ -52,12 +52,12 @@ ts_tid ts_zero_state(ts_zero *z, int index, ts_state state, bool whole) {
   return t;
 }
 
-static bool is_elsewhere(const ts_zero *z, ts_tid t) {
+bool ts_zero_is_elsewhere(const ts_zero *z, ts_tid t) {
   return t != TS_NONE && ts_space_is_away(z->rewrite.to->tensor[t].space);
 }
 
 ts_tid ts_zero_bring(const ts_zero *z, ts_site at, ts_tid t) {
-  if (!is_elsewhere(z, t)) {
+  if (!ts_zero_is_elsewhere(z, t)) {
     return t;
   }
   char *name = ts_format("%s.load", z->rewrite.to->tensor[t].name);
@@ -66,12 +66,14 @@ ts_tid ts_zero_bring(const ts_zero *z, ts_site at, ts_tid t) {
   return y;
 }
 
-void ts_zero_put_back(const ts_zero *z, ts_site at, ts_tid home, ts_tid x) {
-  if (is_elsewhere(z, home)) {
-    char *name = ts_format("%s.store", z->rewrite.to->tensor[home].name);
-    ts_build(at, ts_copy_op(z->rewrite.to->tensor[home].space, false), name, 2, (ts_tid[]){home, x});
-    ts_free(name);
+ts_tid ts_zero_put_back(const ts_zero *z, ts_site at, ts_tid home, ts_tid x) {
+  if (!ts_zero_is_elsewhere(z, home)) {
+    return x;
   }
+  char *name = ts_format("%s.store", z->rewrite.to->tensor[home].name);
+  ts_tid y = ts_build(at, ts_copy_op(z->rewrite.to->tensor[home].space, false), name, 2, (ts_tid[]){home, x});
+  ts_free(name);
+  return y;
 }
 
 int64_t ts_zero_whole(const ts_part *part) {
@@ -89,7 +91,7 @@ static void make_storage(ts_zero *z) {
   for (int i = 0; i < z->layout->n_parts; ++i) {
     const ts_part *part = &z->layout->part[i];
     ts_part_state *s = &z->part[i];
-    s->param = s->whole = s->gradient = s->shard = s->updated = s->fresh = s->earlier = TS_NONE;
+    s->param = s->whole = s->gradient = s->shard = s->updated = s->fresh = s->earlier = s->sum = TS_NONE;
     if (!part->here) {
       continue;
     }

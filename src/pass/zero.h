@@ -15,6 +15,7 @@ typedef struct ts_part_state {
   ts_tid param;     /* storage of the working values: whole or shard */
   ts_tid whole;     /* the whole working values to take windows from: param itself, or the last gather's result */
   ts_tid gradient;  /* whole (ts_zero_sums_whole) or shard */
+  ts_tid sum;       /* of a gradient that lives elsewhere: a copy of it, to which a micro-batch's are added */
   ts_tid shard;     /* this rank's reduced gradient */
   ts_tid updated;   /* this rank's new values, where the others need them too */
   ts_tid fresh;     /* this rank's new values */
@@ -98,10 +99,14 @@ static inline bool ts_zero_is_training(const ts_zero *z) {
  * collective. */
 ts_tid ts_zero_state(ts_zero *z, int index, ts_state state, bool whole);
 
+/** True for what lives elsewhere than in the backend's memory; TS_NONE does not. Not collective. */
+bool ts_zero_is_elsewhere(const ts_zero *z, ts_tid t);
+
 /** \a t in the backend's memory: a copy of what lives elsewhere; and the values \a x back to where \a home lives, where
- * that is elsewhere. TS_NONE stays TS_NONE. Not collective (they only write nodes). */
+ * that is elsewhere: \return home's new version, or else \a x. TS_NONE stays TS_NONE. Not collective (they only write
+ * nodes). */
 ts_tid ts_zero_bring(const ts_zero *z, ts_site at, ts_tid t);
-void ts_zero_put_back(const ts_zero *z, ts_site at, ts_tid home, ts_tid x);
+ts_tid ts_zero_put_back(const ts_zero *z, ts_site at, ts_tid home, ts_tid x);
 
 /** Elements of storage for the whole of a part: room for equal shards, so that plans are the same on all ranks. Not
  * collective. */

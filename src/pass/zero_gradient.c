@@ -30,14 +30,14 @@ static void reduce(ts_zero *z, ts_site at, ts_bucket *b) {
   at.segment = every_micro_batch ? TS_SEGMENT_BACKWARD_WEIGHT : TS_SEGMENT_REDUCE;
   ts_tid *into = ts_malloc((size_t) b->n * sizeof *into);
   for (int i = 0; i < b->n; ++i) {
-    into[i] = z->part[b->part[i]].shard;
+    into[i] = ts_zero_bring(z, at, z->part[b->part[i]].shard);
   }
   char *name = ts_bucket_name(z, b, "reduce");
   ts_tid y = ts_build_reduce_scatter(at, name, b->axes, b->group, b->wire,
                                      ts_deck_wire_divisor(z->context->deck, b->wire, b->group), b->n, b->x, into,
                                      every_micro_batch ? z->beta_of_bucket : z->beta_reduced, b->n, b->piece);
   for (int i = 0; i < b->n; ++i) {
-    z->part[b->part[i]].shard = y + i;
+    z->part[b->part[i]].shard = ts_zero_put_back(z, at, z->part[b->part[i]].shard, y + i);
   }
   if (z->stage == 0) {
     gather_gradients(z, at, b);
@@ -75,7 +75,7 @@ static void complete_gradient(ts_zero *z, ts_site at, int part_index) {
     send(z, at, part_index, pack(z, at, part, s->produced, part->count));
     return;
   }
-  s->gradient = pack(z, at, part, s->produced, ts_zero_whole(part));
+  s->gradient = ts_zero_put_back(z, at, s->gradient, pack(z, at, part, s->produced, ts_zero_whole(part)));
   if (ts_zero_is_spread(part)) {
     s->shard = z->context->defers ? s->shard : ts_zero_my_window(at, part, s->gradient);
     send(z, at, part_index, s->gradient);
@@ -84,11 +84,24 @@ static void complete_gradient(ts_zero *z, ts_site at, int part_index) {
   }
 }
 
-/* What this rank sums of a parameter, with one micro-batch's more. */
+/* Of a part whose sums live elsewhere: the copy that one micro-batch's are added to, brought for the first of them. */
+static ts_tid sums_of(ts_zero *z, ts_site at, ts_part_state *s) {
+  s->sum = s->sum == TS_NONE ? ts_zero_bring(z, at, s->gradient) : s->sum;
+  return s->sum;
+}
+
+/* What this rank sums of a parameter, with one micro-batch's more.  Nothing is brought where a step has a single one. */
 static ts_tid add_to_sum(ts_zero *z, ts_site at, int index, ts_tid prior, ts_tid gradient, ts_tid beta) {
   char *name = ts_format("%s.sum%s", z->layout->parameter[index].name, prior != TS_NONE ? ".other" : "");
   const ts_parameter *p = &z->layout->parameter[index];
-  ts_tid sum = prior != TS_NONE ? prior : ts_build_view(at, name, z->part[p->part].gradient, p->offset, p->held);
+  ts_part_state *s = &z->part[p->part];
+  if (ts_zero_is_elsewhere(z, s->gradient) && prior == TS_NONE && !z->context->step->accumulates) {
+    ts_dtype sums = z->rewrite.to->tensor[s->gradient].dtype;
+    ts_tid alone = z->rewrite.to->tensor[gradient].dtype == sums ? gradient : ts_build_cast(at, name, gradient, sums);
+    ts_free(name);
+    return alone;
+  }
+  ts_tid sum = prior != TS_NONE ? prior : ts_build_view(at, name, sums_of(z, at, s), p->offset, p->held);
   sum = ts_build_accumulate(at, name, sum, gradient, beta);
   ts_free(name);
   return sum;

@@ -267,6 +267,10 @@ static ts_tid scale_of_directions(ts_zero *z) {
   return needed ? ts_zero_one(z) : TS_NONE;
 }
 
+static ts_tid bring_shard(void *user, ts_site at, ts_tid shard) {
+  return ts_zero_bring(user, at, shard);
+}
+
 void ts_zero_add_update(ts_zero *z, ts_tid loss, ts_tid valid, ts_tid balance) {
   if (ts_zero_is_training(z)) {
     ts_zero_collect_tied(z, site(z));
@@ -281,6 +285,8 @@ void ts_zero_add_update(ts_zero *z, ts_tid loss, ts_tid valid, ts_tid balance) {
                        .balance = balance,
                        .loss_is_split = z->context->shards != NULL && z->context->shards->loss_by_rows,
                        .shard = shard,
+                       .bring = bring_shard,
+                       .user = z,
                        .squares = ts_zero_is_training(z)};
   if (ts_zero_is_training(z)) {
     row.scaler = ts_deck_loss_scaler(deck);

@@ -9,14 +9,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Plans at most: to find how much fits, and of exchanges. */
+/* Plans at most: to find how much fits, and of exchanges, the fewer the more parts there are, and the less each is. */
 #define FILLS 8
 #define EXCHANGES 40
+#define FEW_ITEMS 16
 
-/* A part's states or values, which may stay. */
+/* A part's states, values or gradients, which may stay. */
 typedef struct item {
   int part;
-  unsigned char kind; /* TS_STATES_STAY or TS_VALUES_STAY */
+  unsigned char kind; /* TS_STATES_STAY, ... */
   double bytes;       /* that it takes then, */
   double saves;       /* and that are not copied in a step */
 } item;
@@ -80,23 +81,27 @@ static int compare_items(const void *a, const void *b) {
                                 : x->part - y->part;
 }
 
-/* Where states and values of a part are in a list of both kinds of all parts. */
+enum { KINDS = 3 };
+static const unsigned char kinds[KINDS] = {TS_STATES_STAY, TS_VALUES_STAY, TS_GRADIENTS_STAY};
+
+/* Where the state is in a list of all kinds of all parts. */
 static int item_of(const ts_tensor *leaf) {
-  return 2 * leaf->held.part + (ts_state_get(leaf->held.state)->purpose == TS_PURPOSE_PARAMETER);
+  ts_purpose purpose = ts_state_get(leaf->held.state)->purpose;
+  return KINDS * leaf->held.part + (purpose == TS_PURPOSE_PARAMETER ? 1 : purpose == TS_PURPOSE_GRADIENT ? 2 : 0);
 }
 
 /* Of a program in which nothing stays: what is elsewhere, and how much of it is copied. */
 static void find_items(search *s, const ts_program *none) {
   const ts_graph *g = none->graph;
   s->n_parts = none->layout->n_parts;
-  s->item = ts_calloc((size_t) (2 * s->n_parts + 1), sizeof *s->item);
+  s->item = ts_calloc((size_t) (KINDS * s->n_parts + 1), sizeof *s->item);
   ts_place *place = ts_storage_find(g);
   for (ts_tid t = 0; t < g->n_tensors; ++t) {
     const ts_tensor *leaf = &g->tensor[t];
     if (leaf->role == TS_ROLE_STATE && ts_space_is_away(leaf->space)) {
       item *i = &s->item[item_of(leaf)];
       i->part = leaf->held.part;
-      i->kind = item_of(leaf) % 2 != 0 ? TS_VALUES_STAY : TS_STATES_STAY;
+      i->kind = kinds[item_of(leaf) % KINDS];
       i->bytes += (double) ts_tensor_bytes(g, t);
     }
   }
@@ -108,7 +113,7 @@ static void find_items(search *s, const ts_program *none) {
     }
   }
   ts_free(place);
-  for (int i = 0; i < 2 * s->n_parts; ++i) {
+  for (int i = 0; i < KINDS * s->n_parts; ++i) {
     if (s->item[i].bytes > 0) {
       s->item[s->n++] = s->item[i];
     }
@@ -249,22 +254,22 @@ static void flip(const search *s, const exchange *e, ts_offload_stay *stay) {
   }
 }
 
-/* Could it fit, when what comes was in memory at the peak, too? */
+/* Could it fit, when what comes is in memory at the peak, too?  States never are, but for a piece. */
 static bool may_fit(const search *s, const exchange *e, const outcome *best) {
   double there = 0;
   for (int k = 0; k < 2; ++k) {
-    there += e->in[k] >= 0 && s->item[e->in[k]].kind == TS_VALUES_STAY ? s->item[e->in[k]].bytes : 0;
+    there += e->in[k] >= 0 && s->item[e->in[k]].kind != TS_STATES_STAY ? s->item[e->in[k]].bytes : 0;
   }
   return e->bytes - there <= (double) (s->memory - best->bytes);
 }
 
 /* The best one that fits, until there is none. */
 static void exchange_some(const search *s, ts_offload_stay *stay, outcome *best) {
-  int tries = 0;
-  for (bool found = true; found && tries < EXCHANGES;) {
+  int tries = 0, most = s->n > FEW_ITEMS ? EXCHANGES * FEW_ITEMS / s->n : EXCHANGES;
+  for (bool found = true; found && tries < most;) {
     exchanges all = find_exchanges(s, stay);
     found = false;
-    for (int i = 0; i < all.n && !found && tries < EXCHANGES; ++i) {
+    for (int i = 0; i < all.n && !found && tries < most; ++i) {
       if (may_fit(s, &all.list[i], best)) {
         ++tries;
         flip(s, &all.list[i], stay);
