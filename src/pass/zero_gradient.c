@@ -90,7 +90,7 @@ static ts_tid sums_of(ts_zero *z, ts_site at, ts_part_state *s) {
   return s->sum;
 }
 
-/* What this rank sums of a parameter, with one micro-batch's more.  Nothing is brought where a step has a single one. */
+/* What this rank sums of a parameter, with one micro-batch's more.  Of a step's only one nothing is brought. */
 static ts_tid add_to_sum(ts_zero *z, ts_site at, int index, ts_tid prior, ts_tid gradient, ts_tid beta) {
   char *name = ts_format("%s.sum%s", z->layout->parameter[index].name, prior != TS_NONE ? ".other" : "");
   const ts_parameter *p = &z->layout->parameter[index];
