@@ -58,6 +58,8 @@ static const offload_case cases[] = {
     {2, BOTH, LLAMA, ALL DROPPED PIECES " tensor_parallel.autotp_size=2 bf16.enabled=true"},
     {2, BOTH, LLAMA, ALL DROPPED " sequence_parallel_size=2 gradient_accumulation_steps=2"},
     {2, BOTH, GPT2, ALL DROPPED PIECES " pipeline.stages=2 gradient_accumulation_steps=3"}, /* a tied table */
+    {2, BOTH, LLAMA, ALL DROPPED " pipeline.stages=2 gradient_accumulation_steps=4 pipeline.schedule=zb_h1"},
+    {2, STATES, LLAMA, ALL PIECES " pipeline.stages=2 gradient_accumulation_steps=4 pipeline.schedule=zb_v"},
     {4, BOTH, LLAMA,
      ALL DROPPED PIECES " tensor_parallel.autotp_size=2 bf16.enabled=true zero_optimization.overlap_comm=true"},
     {4, BOTH, GPT2, ALL DROPPED " pipeline.stages=2 gradient_accumulation_steps=3 pipeline.schedule=zb_h1"},

@@ -87,7 +87,7 @@ test_limits() {
   ranks=$1
   train "$ranks" roomy $large
   limited "$ranks" least 1MB
-  ok "$ranks ranks, a limit of 1 MB" said 2 'run.memory_limit: 1 MB: a rank needs [0-9]+ MB at least, the smallest'
+  ok "$ranks ranks, a limit of 1 MB" said 2 'run.memory_limit: 1000000 bytes: a rank needs [0-9]+ MB at least, the smallest'
   ok "nothing was written" [ ! -e least/metrics.csv ]
   least=$(grep -o 'needs [0-9]* MB' "$scratch/err" | head -n 1 | tr -dc 0-9)
   limited "$ranks" least $((least - 2))MB
@@ -110,11 +110,22 @@ test_budget() {
   train 1 all_of_it $fitted
   ok "without a limit all of it stays" printed 'states of 100 %'
   train 1 tight $large --set run.memory_limit=5MB
-  ok "a limit without offload" said 2 'run.memory_limit: 5 MB: a rank needs [0-9]+ MB; .*device = "auto"'
+  ok "a limit without offload" said 2 'run.memory_limit: 5000000 bytes: a rank needs [0-9]+ MB; .*device = "auto".* nvme_path'
   train 1 tight $large --set run.host_memory_limit=5MB
-  ok "of the host's memory" said 2 'run.host_memory_limit: 5 MB: a rank needs [0-9]+ MB'
+  ok "of the host's memory" said 2 'run.host_memory_limit: 5000000 bytes: a rank needs [0-9]+ MB'
   train 1 tight $large --set run.memory_limit=much
   ok "a limit that is none" said 2 'run.memory_limit: "much" is not a size; accepted: .*24GB'
+  train 1 tight $large --set zero_optimization.offload_optimizer.device=auto --set run.memory_limit=5MB
+  ok "nowhere to go" said 2 'the smallest limit that works with this deck; .*nvme_path'
+  uneven="$fitted --set pipeline.stages=2 --set pipeline.units=[1,3] --set gradient_accumulation_steps=2"
+  for limit in 70MB 80MB 90MB 110MB; do
+    timeout -k 5 60 $mpiexec -n 2 "$tessera" train tiny.cfg $uneven --set run.directory=uneven --set run.steps=2 \
+      --set run.memory_limit=\"$limit\" > "$scratch/out" 2> "$scratch/err" < /dev/null
+    status=$?
+    ok "stages of which one may have a file and the other none, $limit" [ "$status" -eq 0 -o "$status" -eq 2 ]
+    rm -rf uneven
+  done
+  ok "and within the last they train" gave 0
   run "$tessera" plan tiny.cfg $fitted --memory 1GB
   ok "plan: what stays" printed 'states of 100.0 %, the gradients of 100.0 % and the values of 100.0 % stay: as many as fit into 1'
 }

@@ -108,10 +108,10 @@ static const ts_key rows[] = {
     ZERO("offload_optimizer.buffer_count", INT, "4", "memory for pieces is planned: as many as are under way"),
     ZERO("offload_optimizer.pin_memory", BOOL, "true", "what a GPU copies is always pinned"),
     ZERO("offload_optimizer.fast_init", BOOL, "false", "states begin as zeros, which nobody writes"),
-    NUMBER(
-        zero_optimization.offload_optimizer.ratio, "1.0", 0, 1, AUTO,
-        "The part of a rank's elements whose states leave, where the device is cpu or nvme; those of the first units "
-        "stay."),
+    NUMBER(zero_optimization.offload_optimizer.ratio, "1.0", 0, 1, AUTO,
+           "The part of a rank's elements whose states leave, where the device is cpu or nvme; the largest parts that "
+           "fill the "
+           "rest stay."),
     FLAG(zero_optimization.offload_optimizer.gradients, "true", 0,
          "Do sums of gradients leave with these states, where a rank has its own alone: at stages 2 and 3, and of one "
          "rank?"),

@@ -165,23 +165,25 @@ static ts_program_options options_to_fit(const ts_engine *e, const ts_engine_opt
 static void add_programs_that_fit(ts_engine *e, const ts_engine_options *o) {
   int64_t limit = ts_engine_limit(e);
   e->budget = limit > 0 ? limit : ts_engine_memory_of_rank(e) / SPARE * (SPARE - 1);
+  const int64_t budget = e->budget;
   for (int tries = 0; tries < 3; ++tries) {
     const ts_program_options options = options_to_fit(e, o);
     ts_offload_stay stay = ts_budget_decide(&options);
     stay.live = agree_fitting(e, (fitting){stay.live, 0}).live;
     e->stay = stay;
     add_programs(e, o);
-    int64_t budget = ts_budget_memory(&options), excess = ts_engine_peak(e) - budget;
-    bool first_fits = ts_engine_program(e)->plan->peak_bytes <= budget;
-    bool again = tries < 2 && excess > 0 && excess < budget && first_fits;
+    int64_t excess = ts_engine_peak(e) - budget;
+    bool first_fits = ts_engine_program(e)->plan->peak_bytes <= e->budget;
+    bool again = tries < 2 && budget > 0 && excess > 0 && excess < e->budget && first_fits;
     if (agree_fitting(e, (fitting){0, again ? excess : 0}).excess == 0) {
       break;
     }
-    e->budget = budget - (again ? excess : 0);
+    e->budget -= again ? excess : 0;
     ts_free(e->stay.of_part);
     e->stay = (ts_offload_stay){0};
     drop_programs(e);
   }
+  e->budget = budget;
 }
 
 /* ---- what can be wrong with a deck only once its model is known ---- */
@@ -368,7 +370,7 @@ static ts_status decide_cuts(const ts_engine *e, const ts_engine_options *o, ts_
   if ((o->abilities & TS_CAN_TRAIN) == 0 || !ts_cuts_are_open(o->deck, &e->mesh)) {
     return TS_OK;
   }
-  int64_t memory = ts_engine_memory_of_rank(e);
+  int64_t limit = ts_engine_limit(e), memory = limit > 0 ? limit : ts_engine_memory_of_rank(e);
   bool decides = ts_world_rank(e->world) == 0;
   ts_status status = ts_world_agree(e->world, decides ? choose_cuts_here(e, o, memory, err) : TS_OK, err);
   const ts_pipeline pipeline = ts_deck_pipeline(o->deck, &e->mesh);

@@ -5,7 +5,8 @@
 
 #include <string.h>
 
-ts_status ts_engine_open_store(ts_engine *e, ts_error *err) {
+/* Nothing where this rank has no file; others may. */
+static ts_status open_own_file(ts_engine *e, ts_error *err) {
   const ts_program *first = ts_engine_program(e); /* which has all that any has */
   if (first->plan->arena_bytes[TS_ARENA_FILE] == 0) {
     return TS_OK;
@@ -15,10 +16,14 @@ ts_status ts_engine_open_store(ts_engine *e, ts_error *err) {
   options.name = name;
   int n;
   ts_store_extent *extent = ts_program_extents(first, &n);
-  ts_status status = ts_world_agree(e->world, ts_store_create(&e->store, &options, extent, n, err), err);
+  ts_status status = ts_store_create(&e->store, &options, extent, n, err);
   ts_free(extent);
   ts_free(name);
   return status;
+}
+
+ts_status ts_engine_open_store(ts_engine *e, ts_error *err) {
+  return ts_world_agree(e->world, open_own_file(e, err), err);
 }
 
 /* Where device = "auto" has come to a choice: which part of what could leave does not. */

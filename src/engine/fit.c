@@ -49,8 +49,19 @@ static void limit_share(ts_memory_share *share, const ts_cgroup *group, int rank
   }
 }
 
+/* Of the process that has most: ranks plan alike. */
+static int64_t most_resident(const ts_engine *e) {
+  int64_t mine = (int64_t) ts_process_rss(), *all = ts_world_gather(e->world, &mine, sizeof mine);
+  for (int r = 0; r < ts_world_size(e->world); ++r) {
+    mine = all[r] > mine ? all[r] : mine;
+  }
+  ts_free(all);
+  return mine;
+}
+
 /* Equal shares of what is free on the node and, of each group with a limit, among its ranks. */
 void ts_engine_find_memory(ts_engine *e) {
+  e->resident = most_resident(e);
   ts_cgroup *groups;
   int n = ts_cgroups_limited(&groups);
   group_list mine = {.n = n < MOST_GROUPS ? n : MOST_GROUPS};
@@ -59,7 +70,6 @@ void ts_engine_find_memory(ts_engine *e) {
     mine.available[i] = groups[i].available;
   }
   int64_t free = (int64_t) ts_machine_available();
-  e->resident = (int64_t) ts_process_rss();
   e->memory = (ts_memory_share){free > 0 ? free / ts_world_local_size(e->world) : INT64_MAX, ts_strdup("")};
   group_list *all = ts_world_gather(e->world, &mine, sizeof mine);
   for (int i = 0; i < mine.n; ++i) {
@@ -137,6 +147,7 @@ static void try_deck(const ts_engine *e, const ts_deck *deck, const char *change
                                 .target = now->target,
                                 .batch = deck->train_micro_batch_size_per_gpu,
                                 .length = now->length,
+                                .memory = e->budget,
                                 .order = now->step.order};
   ts_program *program = ts_program_create(&options);
   const ts_program *all[TS_N_PROGRAMS];
@@ -254,22 +265,37 @@ int64_t ts_engine_limit(const ts_engine *e) {
   return limit == 0 ? 0 : left > 0 ? left : 1;
 }
 
+/* Behind what is needed. */
+static const char *way_out(const ts_engine *e) {
+  bool device = e->backend->device != NULL, files = ts_deck_files(e->deck)[0] != 0;
+  if (ts_deck_fits_offload(e->deck)) {
+    return device || files ? " at least, the smallest limit that works with this deck"
+                           : " at least, the smallest limit that works with this deck; "
+                             "zero_optimization.offload_optimizer.nvme_path, a directory, lets state leave";
+  }
+  return ts_deck_offloads(e->deck)
+             ? "; a smaller micro-batch, activation_checkpointing.enabled and more ranks need less"
+         : device ? "; zero_optimization.offload_optimizer.device = \"auto\", and offload_param's, let what "
+                    "does not fit leave"
+                  : "; zero_optimization.offload_optimizer.device = \"auto\", and offload_param's, with an "
+                    "nvme_path let what does not fit leave";
+}
+
 static ts_status check_limits(const ts_engine *e, ts_error *err) {
   const char *key;
   int64_t limit = deck_limit(e, &key), peak = ts_engine_peak(e) + ts_engine_taken(e);
   int64_t hosts = e->backend->device != NULL ? e->deck->run.host_memory_limit : 0, host = hosts > 0 ? host_bytes(e) : 0;
   ts_status status = TS_OK;
   if (limit > 0 && peak > limit) {
-    status = ts_deck_error(e->deck, key, err, "%lld MB: a rank needs %lld MB%s", (long long) (limit / 1000000),
-                           megabytes(peak),
-                           ts_deck_fits_offload(e->deck) ? " at least, the smallest limit that works with this deck"
-                                                         : "; zero_optimization.offload_optimizer.device = \"auto\", "
-                                                           "and offload_param's, let what does not fit leave");
+    status = ts_deck_error(e->deck, key, err, "%lld bytes: a rank needs %lld MB%s", (long long) limit, megabytes(peak),
+                           way_out(e));
   }
   if (host > hosts) {
-    status = ts_deck_error(e->deck, "run.host_memory_limit", err,
-                           "%lld MB: a rank needs %lld MB of the host's memory beside its GPU",
-                           (long long) (hosts / 1000000), megabytes(host));
+    status =
+        ts_deck_error(e->deck, "run.host_memory_limit", err,
+                      "%lld bytes: a rank needs %lld MB of the host's memory beside its GPU; more ranks, and states "
+                      "in fewer bits (optimizer.state_dtype), need less each",
+                      (long long) hosts, megabytes(host));
   }
   return status;
 }

@@ -275,8 +275,9 @@ static void print_rows_json(const ts_program_options *options, const ts_program 
   ts_text_add(to, ", \"file_bytes\": %lld, \"file_read_bytes\": %.0f, \"file_written_bytes\": %.0f",
               (long long) program->plan->arena_bytes[TS_ARENA_FILE], moved.read[TS_SPACE_FILE],
               moved.written[TS_SPACE_FILE]);
-  ts_text_add(to, ", \"states_that_stay\": %.4f, \"values_that_stay\": %.4f",
+  ts_text_add(to, ", \"states_that_stay\": %.4f, \"gradients_that_stay\": %.4f, \"values_that_stay\": %.4f",
               percent(program->offload.states_stay, program->offload.states) / 100,
+              percent(program->offload.gradients_stay, program->offload.gradients) / 100,
               percent(program->offload.values_stay, program->offload.values) / 100);
   ts_text_add(to, ", \"pinned_bytes\": %lld, \"copied_in_bytes\": %.0f, \"copied_out_bytes\": %.0f",
               (long long) program->plan->arena_bytes[TS_ARENA_PINNED], moved.read[TS_SPACE_PINNED],
@@ -351,7 +352,7 @@ int ts_main_plan(const ts_arguments *arguments, ts_world *world, ts_error *err) 
   status = status == TS_OK ? find_options(arguments, deck, &mesh, &options, err) : status;
   if (status == TS_OK) {
     options.memory = memory;
-    choose_cuts(&options, deck, memory);
+    choose_cuts(&options, deck, ts_budget_memory(&options));
     const char *schedule = ts_argument(arguments, "--schedule");
     print_all(&options, json, arguments, memory);
     status = schedule != NULL && schedule[0] != 0 ? ts_plan_draw_stages(&options, schedule, err) : TS_OK;

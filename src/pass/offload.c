@@ -4,6 +4,7 @@
 #include "graph/op.h"
 #include "pass/plan.h"
 #include "pass/state.h"
+#include "pass/step.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -30,10 +31,12 @@ static ts_space space_of_states(const ts_pass_context *context, const ts_part *p
 }
 
 /* And its gradients: of what two stages read the copy's are added to home's, and what is reduced once a step is whole
- * before. */
+ * before.  Sums that a rank makes alone are brought for the first node that adds to them and go back behind the last,
+ * which must be one run: where gradients of weights have runs of their own, those that come with gradients of inputs
+ * are of another, before which an earlier micro-batch's others are not there yet. */
 static ts_space space_of_gradients(const ts_pass_context *context, const ts_part *part) {
   bool spread = part->group > 1 || (part->axes & TS_AXES_SHARERS) != 0;
-  bool own = !context->defers && (!spread || context->deck->zero_optimization.stage >= 2);
+  bool own = !context->defers && (spread ? context->deck->zero_optimization.stage >= 2 : !context->step->apart);
   bool leave = own && part->copy < 0 && context->deck->zero_optimization.offload_optimizer.gradients &&
                ts_optimizer_get(part->optimizer)->granularity == TS_GRANULARITY_ELEMENT;
   return leave && context->use == TS_MODEL_TRAIN ? space_of_states(context, part) : TS_SPACE_BACKEND;
@@ -163,6 +166,10 @@ ts_offload_count ts_offload_count_of(const ts_pass_context *context) {
     count.values_stay += part->values_stay ? values : 0;
   }
   return count;
+}
+
+bool ts_offload_values_may_leave(const ts_pass_context *context, const ts_part *part) {
+  return space_of_values(context, part) != TS_SPACE_BACKEND;
 }
 
 int64_t ts_offload_live(const ts_pass_context *context) {

@@ -30,6 +30,9 @@ typedef struct ts_offload_count {
 } ts_offload_count;
 ts_offload_count ts_offload_count_of(const ts_pass_context *context);
 
+/** May the values of a part leave, whether they stay or not? Not collective. */
+bool ts_offload_values_may_leave(const ts_pass_context *context, const ts_part *part);
+
 /** Elements that are gathered at a time, at most: stage3_max_live_parameters, or less. Not collective. */
 int64_t ts_offload_live(const ts_pass_context *context);
 

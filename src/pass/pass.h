@@ -34,7 +34,7 @@ typedef struct ts_offload_stay {
   bool decided;           /**< Else the deck says it (pass/offload.h). */
   int64_t live;           /**< Elements gathered at a time, at most, and no more than stage3_max_live_parameters. */
   bool all;               /**< Where of_part is NULL: all of it, else nothing. */
-  unsigned char *of_part; /**< By part of the layout, TS_STATES_STAY and TS_VALUES_STAY (pass/offload.h). */
+  unsigned char *of_part; /**< By part of the layout, TS_STATES_STAY, ... (pass/offload.h). */
 } ts_offload_stay;
 
 struct ts_sequence;

@@ -32,11 +32,16 @@ static int64_t mean_elements(const ts_zero *z, const ts_part *part) {
   return elements;
 }
 
+/* Whatever stays: ranks gather alike where one keeps values that another has elsewhere. */
+static bool may_be_fetched(const ts_zero *z, const ts_part *part) {
+  return ts_zero_parameter_is_sharded(z, part) || ts_offload_values_may_leave(z->context, part);
+}
+
 static int64_t *unit_elements(const ts_zero *z) {
   int64_t *elements = ts_calloc((size_t) z->rewrite.from->n_units + 1, sizeof *elements);
   for (int i = 0; i < z->layout->n_parts; ++i) {
     const ts_part *part = &z->layout->part[i];
-    if (ts_zero_parameter_is_fetched(z, part)) {
+    if (may_be_fetched(z, part)) {
       elements[part->unit] += z->context->shards != NULL ? mean_elements(z, part) : part->count;
     }
   }
@@ -48,7 +53,7 @@ static int fetched_unit(const ts_zero *z, ts_tid t) {
     return -1;
   }
   const ts_part *part = &z->layout->part[ts_layout_find(z->layout, z->rewrite.from->tensor[t].name)->part];
-  return ts_zero_parameter_is_fetched(z, part) ? part->unit : -1;
+  return may_be_fetched(z, part) ? part->unit : -1;
 }
 
 /* What one run leaves for another is kept for each micro-batch where these overlap. */

@@ -2,6 +2,7 @@
 #include "pass/zero.h"
 
 #include "base/memory.h"
+#include "pass/step.h"
 
 /* A unit that fills this many elements is reduced at once even where the bucket would hold more: reductions then run
  * while the backward goes on, and stage 2 and 3 do not keep the gradients of the whole model.  Bits do not depend on
@@ -95,7 +96,7 @@ static ts_tid add_to_sum(ts_zero *z, ts_site at, int index, ts_tid prior, ts_tid
   char *name = ts_format("%s.sum%s", z->layout->parameter[index].name, prior != TS_NONE ? ".other" : "");
   const ts_parameter *p = &z->layout->parameter[index];
   ts_part_state *s = &z->part[p->part];
-  if (ts_zero_is_elsewhere(z, s->gradient) && prior == TS_NONE && !z->context->step->accumulates) {
+  if (ts_zero_is_elsewhere(z, s->gradient) && prior == TS_NONE && !ts_step_accumulates(z->context->step)) {
     ts_dtype sums = z->rewrite.to->tensor[s->gradient].dtype;
     ts_tid alone = z->rewrite.to->tensor[gradient].dtype == sums ? gradient : ts_build_cast(at, name, gradient, sums);
     ts_free(name);

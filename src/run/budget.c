@@ -147,7 +147,7 @@ static void fill_budget(const search *s, ts_offload_stay *stay, outcome *best) {
   double low = 0, high = INFINITY;
   for (int i = 0; i < FILLS; ++i) {
     double before = taken(s, stay), aim = before + (double) (s->memory - best->bytes);
-    aim = aim < high ? aim : (low + high) / 2;
+    aim = high == INFINITY ? aim : (low + high) / 2;
     unsigned char *kept = ts_malloc((size_t) s->n_parts + 1);
     memcpy(kept, stay->of_part, (size_t) s->n_parts);
     take_in_turn(s, aim, stay);
