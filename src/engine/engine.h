@@ -64,7 +64,7 @@ struct ts_engine {
   int index[TS_N_PROGRAMS]; /* in the executor; -1 where there is none */
   int n_programs;
   ts_memory_share memory; /* of the host, as it was before anything was taken */
-  int64_t resident;       /* of the process, at that time */
+  int64_t resident;       /* bytes of the process that had most, at that time */
   int64_t budget;         /* where ts_deck_fits_offload: bytes that a rank may take */
   ts_offload_stay stay;   /* and what stays so */
   ts_timeouts timeouts;
@@ -97,8 +97,8 @@ ts_status ts_engine_backend(const ts_deck *deck, ts_world *world, const ts_backe
  * processes with a limit may still have (base/cgroup.h), among those in it. Collective over the world. */
 void ts_engine_find_memory(ts_engine *engine);
 
-/** Where this rank computes, bytes: what all its programs take, what the process had before them (0 on a device), and
- * what the deck's limits leave to programs beside that; 0: any number. Not collective. */
+/** Where this rank computes, bytes: what all its programs take, what a process had before them (the largest of all
+ * ranks; 0 on a device), and what the deck's limits leave to programs beside that; 0: any number. Not collective. */
 int64_t ts_engine_peak(const ts_engine *engine);
 int64_t ts_engine_taken(const ts_engine *engine);
 int64_t ts_engine_limit(const ts_engine *engine);

@@ -48,10 +48,10 @@ typedef struct ts_pass_context {
   const ts_deck *deck;
   const ts_mesh *mesh;
   ts_target target;
-  ts_model_use use; /**< TRAIN runs every pass; LOSS and LOGITS skip those about gradients. */
-  bool by_hand;     /**< A program reads the loss of each forward. */
-  bool seeded;      /**< The host may give gradients of outputs. */
-  ts_offload_stay stay;
+  ts_model_use use;                   /**< TRAIN runs every pass; LOSS and LOGITS skip those about gradients. */
+  bool by_hand;                       /**< A program reads the loss of each forward. */
+  bool seeded;                        /**< The host may give gradients of outputs. */
+  ts_offload_stay stay;               /**< What leaves no memory; of_part is borrowed. */
   bool defers;                        /**< Gradients may stay on their rank for some micro-batches (pass/zero.c). */
   const struct ts_step_runs *step;    /**< The runs of one step; borrowed. */
   const struct ts_sequence *sequence; /**< How ranks along sp share samples; borrowed. */

@@ -153,11 +153,11 @@ static void fill_budget(const search *s, ts_offload_stay *stay, outcome *best) {
     take_in_turn(s, aim, stay);
     bool same = memcmp(kept, stay->of_part, (size_t) s->n_parts) == 0;
     outcome now = same ? *best : try_choice(s, *stay);
-    if (now.fits) {
-      low = aim;
+    bool better = now.fits && now.moved < best->moved;
+    *(now.fits ? &low : &high) = aim;
+    if (better) {
       *best = now;
     } else {
-      high = aim;
       memcpy(stay->of_part, kept, (size_t) s->n_parts);
     }
     ts_free(kept);

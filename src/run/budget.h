@@ -18,15 +18,15 @@ int64_t ts_budget_memory(const ts_program_options *options);
 
 /** What stays, so that the program of \a options fits, and as little as can be is copied.
  *
- * All of it, where that fits.  Else what saves most bytes a step for those it takes, as far as it fits: parameters,
- * which are copied at least three times (forward, backward, their new values), then states of the optimizer, which are
- * copied twice; the largest first, then by exchanging some for others.  All is tried with plans of the program itself,
- * some tens of them.  Parameters that are kept from their forward to their backward alone take the same bytes while
- * activations take most: stage3_max_live_parameters is the deck's, or 0, whichever copies less.  As what stays is as
- * much as can be, no choice wants less of the host's memory beside a device.
+ * All of it, where that fits.  Else what saves most bytes a step for those it takes, as far as it fits, the largest
+ * first, then by exchanging some for others: parameters and gradients, which are copied for each micro-batch, before
+ * states of the optimizer, which are copied twice a step.  All is tried with plans of the program itself, some tens of
+ * them.  Parameters that are kept from their forward to their backward alone take the same bytes while activations take
+ * most: stage3_max_live_parameters is the deck's, or 0, whichever copies less.  As what stays is as much as can be, no
+ * choice wants less of the host's memory beside a device.
  *
- * The same deck, rank and target give the same choice.  It changes no message but by .live, which ranks of a stage
- * agree on.
+ * The same deck, rank, target and memory give the same choice.  Ranks may choose otherwise than others: messages depend
+ * on .live alone, which they have to agree on.
  * \return decided, of_part the caller's (ts_free); where nothing fits what needs least. Not collective. */
 ts_offload_stay ts_budget_decide(const ts_program_options *options);
 
