@@ -8,7 +8,6 @@
 #include "graph/record.h"
 #include "pass/optimizer.h"
 #include "pass/stage.h"
-#include "run/budget.h"
 #include "run/cuts.h"
 
 #include <sched.h>
@@ -30,160 +29,6 @@ int ts_engine_threads(const ts_deck *deck, int local_ranks) {
   int mine = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : (int) online;
   int threads = mine < online && local_ranks > 1 ? mine : mine / local_ranks;
   return threads > 0 ? threads : 1;
-}
-
-/* ---- creation ---- */
-
-/* Tokens that a run of generation is made for: one that was drawn, a short prompt, enough to keep products busy. */
-static const int64_t generation_lengths[TS_N_GENERATION] = {1, 16, 128};
-
-/* debug.dump: the graph after each pass, DIR/NN_PASS.txt, by rank 0. */
-typedef struct dump {
-  const char *directory;
-  int n;
-} dump;
-
-static void write_dump(const char *pass, const ts_graph *graph, void *user) {
-  dump *d = user;
-  ts_text text = {0};
-  ts_graph_dump(graph, TS_GRAPH_TEXT, &text);
-  char *path = ts_format("%s/%02d_%s.txt", d->directory, d->n++, pass);
-  ts_error err = {0};
-  if (ts_make_directory(d->directory, &err) != TS_OK || ts_write_file(path, text.text, text.length, &err) != TS_OK) {
-    ts_log(TS_LOG_WARNING, "debug.dump: %s", err.text);
-  }
-  ts_error_clear(&err);
-  ts_free(path);
-  ts_text_free(&text);
-}
-
-static ts_target target_of(const ts_engine *e) {
-  return (ts_target){e->backend, ts_engine_threads(e->deck, ts_world_local_size(e->world)),
-                     ts_engine_cudnn_use(e->deck, e->backend)};
-}
-
-static ts_program_options options_of(const ts_engine *e, const ts_engine_options *o, ts_model_use use,
-                                     ts_model_size size) {
-  return (ts_program_options){.deck = o->deck,
-                              .mesh = &e->mesh,
-                              .use = use,
-                              .batch = size.batch,
-                              .target = target_of(e),
-                              .length = size.length,
-                              .context = size.context,
-                              .order = o->order,
-                              .model = e->own.write != NULL ? &e->own : NULL,
-                              .by_hand = (o->abilities & TS_CAN_STEP) != 0,
-                              .seeded = (o->abilities & TS_CAN_SEED) != 0,
-                              .defers = (o->abilities & TS_CAN_DEFER) != 0,
-                              .stay = e->stay,
-                              .memory = e->budget};
-}
-
-/* A program that shares state with those before; the first has the layout. */
-static void add_program(ts_engine *e, int which, const ts_engine_options *o, ts_model_use use, ts_model_size size) {
-  ts_program_options options = options_of(e, o, use, size);
-  const ts_program *first = ts_engine_program(e);
-  options.layout = first != NULL ? first->layout : NULL;
-  options.stages = first != NULL ? first->stages : NULL;
-  dump d = {.directory = o->deck->debug.dump};
-  if (use == TS_MODEL_TRAIN && d.directory[0] != 0 && ts_world_rank(o->world) == 0) {
-    options.observer = write_dump;
-    options.observer_user = &d;
-  }
-  e->program[which] = ts_program_create(&options);
-  e->index[which] = e->n_programs++;
-}
-
-static void add_programs(ts_engine *e, const ts_engine_options *o) {
-  const ts_model_size batch = {.batch = o->deck->train_micro_batch_size_per_gpu,
-                               .length = o->deck->data.sequence_length};
-  if ((o->abilities & (TS_CAN_TRAIN | TS_CAN_STEP)) != 0) {
-    add_program(e, TS_PROGRAM_TRAIN, o, TS_MODEL_TRAIN, batch);
-  }
-  if ((o->abilities & TS_CAN_EVALUATE) != 0) {
-    add_program(e, TS_PROGRAM_EVALUATE, o, TS_MODEL_LOSS, batch);
-  }
-  if ((o->abilities & TS_CAN_GENERATE) != 0) {
-    int64_t context = o->context > 0 ? o->context : o->deck->data.sequence_length, texts = o->texts > 0 ? o->texts : 1;
-    for (int i = 0; i < TS_N_GENERATION && (i == 0 || generation_lengths[i - 1] < context); ++i) {
-      int64_t length = generation_lengths[i] < context ? generation_lengths[i] : context;
-      add_program(e, TS_PROGRAM_GENERATE + i, o, TS_MODEL_LOGITS, (ts_model_size){texts, length, context});
-    }
-    e->kept = (ts_kept){.token = ts_calloc((size_t) (texts * context), sizeof *e->kept.token),
-                        .n = ts_calloc((size_t) texts, sizeof *e->kept.n),
-                        .texts = texts,
-                        .context = context};
-  }
-}
-
-static void drop_programs(ts_engine *e) {
-  for (int i = TS_N_PROGRAMS - 1; i >= 0; --i) { /* the first program owns the layout */
-    ts_program_destroy(&e->program[i]);
-  }
-  ts_free(e->kept.token);
-  ts_free(e->kept.n);
-  e->kept = (ts_kept){0};
-  e->n_programs = 0;
-  memset(e->index, -1, sizeof e->index);
-}
-
-/* ---- what of the state leaves ---- */
-
-/* What is left to what nobody plans, where no limit is given. */
-#define SPARE 16
-
-/* What ranks tell each other. */
-typedef struct fitting {
-  int64_t live, excess;
-} fitting;
-
-/* The lowest of all ranks' elements that are gathered at a time, the most bytes that one has too much. */
-static fitting agree_fitting(const ts_engine *e, fitting mine) {
-  fitting *all = ts_world_gather(e->world, &mine, sizeof mine);
-  for (int r = 0; r < ts_world_size(e->world); ++r) {
-    mine.live = all[r].live < mine.live ? all[r].live : mine.live;
-    mine.excess = all[r].excess > mine.excess ? all[r].excess : mine.excess;
-  }
-  ts_free(all);
-  return mine;
-}
-
-/* Of the program that has most to fit. */
-static ts_program_options options_to_fit(const ts_engine *e, const ts_engine_options *o) {
-  bool trains = (o->abilities & (TS_CAN_TRAIN | TS_CAN_STEP)) != 0, evaluates = (o->abilities & TS_CAN_EVALUATE) != 0;
-  const ts_deck *deck = o->deck;
-  const ts_model_size batch = {.batch = deck->train_micro_batch_size_per_gpu, .length = deck->data.sequence_length};
-  const ts_model_size texts = {o->texts > 0 ? o->texts : 1, generation_lengths[0],
-                               o->context > 0 ? o->context : deck->data.sequence_length};
-  return trains || evaluates ? options_of(e, o, trains ? TS_MODEL_TRAIN : TS_MODEL_LOSS, batch)
-                             : options_of(e, o, TS_MODEL_LOGITS, texts);
-}
-
-/* Programs of an engine have the same state, so the first one decides what stays; what others take beside it is then
- * known, and taken off its budget. */
-static void add_programs_that_fit(ts_engine *e, const ts_engine_options *o) {
-  int64_t limit = ts_engine_limit(e);
-  e->budget = limit > 0 ? limit : ts_engine_memory_of_rank(e) / SPARE * (SPARE - 1);
-  const int64_t budget = e->budget;
-  for (int tries = 0; tries < 3; ++tries) {
-    const ts_program_options options = options_to_fit(e, o);
-    ts_offload_stay stay = ts_budget_decide(&options);
-    stay.live = agree_fitting(e, (fitting){stay.live, 0}).live;
-    e->stay = stay;
-    add_programs(e, o);
-    int64_t excess = ts_engine_peak(e) - budget;
-    bool first_fits = ts_engine_program(e)->plan->peak_bytes <= e->budget;
-    bool again = tries < 2 && budget > 0 && excess > 0 && excess < e->budget && first_fits;
-    if (agree_fitting(e, (fitting){0, again ? excess : 0}).excess == 0) {
-      break;
-    }
-    e->budget -= again ? excess : 0;
-    ts_free(e->stay.of_part);
-    e->stay = (ts_offload_stay){0};
-    drop_programs(e);
-  }
-  e->budget = budget;
 }
 
 /* ---- what can be wrong with a deck only once its model is known ---- */
@@ -359,7 +204,7 @@ static ts_status choose_cuts_here(const ts_engine *e, const ts_engine_options *o
                                       .mesh = &first,
                                       .model = o->model,
                                       .use = TS_MODEL_TRAIN,
-                                      .target = target_of(e),
+                                      .target = ts_engine_target(e),
                                       .batch = o->deck->train_micro_batch_size_per_gpu,
                                       .length = o->deck->data.sequence_length};
   return ts_cuts_decide(&options, o->deck, memory, err);
@@ -405,11 +250,7 @@ static ts_status set_up_engine(ts_engine *e, const ts_engine_options *o, ts_erro
   if (status != TS_OK) {
     return status;
   }
-  if (ts_deck_fits_offload(o->deck)) {
-    add_programs_that_fit(e, o);
-  } else {
-    add_programs(e, o);
-  }
+  ts_engine_add_programs(e, o);
   ts_engine_warn_spanning(o->world, &e->mesh, e->program[TS_PROGRAM_TRAIN]);
   status = check_programs(e, err);
   if (status != TS_OK) {
@@ -457,7 +298,7 @@ void ts_engine_destroy(ts_engine **engine) {
   ts_free(e->loads);
   ts_free(e->memory.why);
   ts_free(e->stay.of_part);
-  drop_programs(e);
+  ts_engine_drop_programs(e);
   ts_free(e);
   *engine = NULL;
 }

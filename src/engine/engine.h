@@ -93,6 +93,17 @@ struct ts_engine {
  *         have. */
 ts_status ts_engine_backend(const ts_deck *deck, ts_world *world, const ts_backend **out, ts_error *err);
 
+/** What the engine's programs are made for: its backend and threads. Not collective. */
+ts_target ts_engine_target(const ts_engine *engine);
+
+/** Make the programs of what the options say the engine can do; with device = "auto" so that they fit, as far as that
+ * can be (ts_engine_check_memory says whether they do).  The engine owns them and what stays of their state.
+ * Collective over the world with "auto". */
+void ts_engine_add_programs(ts_engine *engine, const ts_engine_options *options);
+
+/** Free them, and the tokens that are kept for generation. Not collective. */
+void ts_engine_drop_programs(ts_engine *engine);
+
 /** Find what the ranks of each node may take of its memory: equal shares of what is free, and of what a group of
  * processes with a limit may still have (base/cgroup.h), among those in it. Collective over the world. */
 void ts_engine_find_memory(ts_engine *engine);
