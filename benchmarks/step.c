@@ -26,6 +26,7 @@ enum { MOST_STEPS = 100 };
 typedef struct step_times {
   double seconds, communication, exposed;
   double bubble; /* of a pipeline */
+  double forward, backward, update;
 } step_times;
 
 static int by_seconds(const void *a, const void *b) {
@@ -201,6 +202,9 @@ static measured run_steps(ts_engine *engine, ts_world *world, const ts_batch *ba
     times[s].communication = m.last.communication_seconds;
     times[s].exposed = m.last.exposed_seconds;
     times[s].bubble = m.last.bubble;
+    times[s].forward = m.last.forward_seconds;
+    times[s].backward = m.last.backward_seconds;
+    times[s].update = m.last.update_seconds;
   }
   qsort(times, (size_t) steps, sizeof *times, by_seconds);
   const ts_program *program = ts_engine_program(engine);
@@ -233,8 +237,7 @@ static void print_mfu(const measured *m, double datasheet) {
            "ms: forward %.2f, "
            "backward %.2f, update %.2f\n",
            100 * m->flops / m->median.seconds / datasheet, 100 * m->flops_full / m->median.seconds / datasheet,
-           1e-12 * datasheet, 1e3 * m->last.forward_seconds, 1e3 * m->last.backward_seconds,
-           1e3 * m->last.update_seconds);
+           1e-12 * datasheet, 1e3 * m->median.forward, 1e3 * m->median.backward, 1e3 * m->median.update);
   }
 }
 
@@ -290,6 +293,10 @@ int main(int argc, char **argv) {
     if (m.sp_bytes > 0) {
       char bytes[32];
       printf("; %s sent along sp", ts_human_bytes(m.sp_bytes, bytes));
+    }
+    if (device == NULL) {
+      printf("; forward %.1f ms, backward %.1f ms, update %.1f ms", 1e3 * m.median.forward, 1e3 * m.median.backward,
+             1e3 * m.median.update);
     }
     printf("\n");
     print_mfu(&m, device != NULL ? device->ops->peak_flops(device, dtype) * ranks : 0);

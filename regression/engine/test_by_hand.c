@@ -233,6 +233,52 @@ static void test_orders(ts_world *world) {
   ts_free(sets);
 }
 
+/* ---- state in files ---- */
+
+/* Steps of two micro-batches, of an engine that was made for steps of one. */
+static course in_twos(ts_world *world, const char *sets) {
+  ts_error err = {0};
+  subject s = open_subject(world, train_run_llama, sets, TS_CAN_TRAIN | TS_CAN_STEP, NULL);
+  course c = {0};
+  for (int64_t step = 0; step < STEPS; ++step) {
+    ts_step_result r = {0};
+    for (int m = 0; m < 2; ++m) {
+      ts_batch *batch = train_run_batch(s.engine, s.deck, 2 * step + m);
+      set_micro_batch(&s, batch, 0);
+      must(ts_set_gradient_accumulation_boundary(s.engine, m == 1, &err), &err);
+      must(ts_forward(s.engine, &err), &err);
+      must(ts_backward(s.engine, 1, &err), &err);
+      must(ts_step(s.engine, &r, &err), &err);
+      ts_batch_destroy(&batch);
+    }
+    c.loss[step] = r.loss;
+    c.norm[step] = r.grad_norm;
+  }
+  c.digest = train_run_digest(s.engine);
+  close_subject(&s);
+  return c;
+}
+
+static void test_files(ts_world *world) {
+  const char *directory = tap_directory_all(MPI_COMM_WORLD);
+  char *memory = ts_format("gradient_accumulation_steps=1 zero_optimization.stage=3 "
+                           "zero_optimization.stage3_param_persistence_threshold=0 train_batch_size=%d",
+                           2 * ts_world_size(world));
+  course expected = in_twos(world, memory);
+  char *sets =
+      ts_format("%s zero_optimization.offload_optimizer={device=\"nvme\";nvme_path=\"%s\";}", memory, directory);
+  for (int i = 0; i < 2; ++i) {
+    course c = in_twos(world, sets);
+    tap_ok_all(MPI_COMM_WORLD, is_equal(&c, &expected), "steps of twice as many, %s in files: the same bits",
+               i == 0 ? "states" : "states and parameters");
+    char *all = ts_format("%s zero_optimization.offload_param={device=\"nvme\";nvme_path=\"%s\";}", sets, directory);
+    ts_free(sets);
+    sets = all;
+  }
+  ts_free(sets);
+  ts_free(memory);
+}
+
 /* ---- inputs ---- */
 
 typedef struct other_samples {
@@ -641,6 +687,9 @@ int main(int argc, char **argv) {
     test_decks(world, "llama", train_run_llama, "bf16.enabled=true bf16.bf16_master_weights_and_grads=true", 1e-3);
   }
   test_orders(world);
+  if (!is_stand_in) { /* files are not there yet on GPUs */
+    test_files(world);
+  }
   test_inputs_stay(world);
   test_balance(world);
   for (int stage = 0; stage <= 3; ++stage) {

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-enum { STEPS = 3 };
+enum { STEPS = 4 };
 
 /* Everything leaves that may; pieces are as small as files let them be, so that units have several. */
 #define ALL " zero_optimization.stage3_param_persistence_threshold=0"
@@ -29,7 +29,9 @@ typedef struct offload_case {
 #define LLAMA train_run_llama
 #define GPT2 train_run_gpt2
 static const offload_case cases[] = {
-    {0, STATES, LLAMA, ALL PIECES " debug.memcheck=true"},
+    {0, STATES, LLAMA,
+     ALL PIECES " debug.memcheck=true scheduler={type=\"WarmupLR\";params={warmup_num_steps=3;warmup_max_lr=0.01;};}"},
+    {0, STATES, LLAMA, ALL PIECES " zero_optimization.offload_optimizer.super_offload=false"},
     {0, STATES, GPT2, ALL " zero_optimization.stage=1 gradient_accumulation_steps=2"},
     {0, STATES, GPT2, ALL PIECES " zero_optimization.stage=2 bf16.enabled=true bf16.stochastic_rounding=true"},
     {0, STATES, LLAMA, ALL PIECES " zero_optimization.stage=3 optimizer.type=Lamb"},
@@ -166,6 +168,41 @@ static void test_parts(ts_world *world) {
   ts_free(some);
 }
 
+/* Parts whose update waits for the next forward, and others that are updated. */
+static void count_updates(const ts_program *p, int *late, int *others) {
+  *late = *others = 0;
+  for (ts_nid n = 0; n < p->graph->n_nodes; ++n) {
+    bool updates = p->graph->node[n].op == TS_OP_UPDATE_ELEMENTS;
+    *(p->graph->node[n].segment == TS_SEGMENT_LATE_UPDATE ? late : others) += updates;
+  }
+}
+
+/* What has left is updated late, but where others need the new values too. */
+static void test_late(ts_world *world) {
+  static const struct {
+    const char *sets;
+    bool waits[2]; /* of one rank, of several */
+  } rows[] = {{" zero_optimization.stage=3", {true, true}},
+              {" zero_optimization.stage=2", {true, false}},
+              {" zero_optimization.stage=3 zero_optimization.offload_optimizer.super_offload=false", {false, false}},
+              {" zero_optimization.stage=3 optimizer.type=Lamb", {false, false}}};
+  char *files = offload_sets("/nowhere", STATES);
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+    char *sets = ts_format("%s%s%s", ALL PIECES, files, rows[i].sets);
+    ts_deck *deck = train_run_deck(world, LLAMA, sets);
+    ts_program *program = plan(world, deck);
+    bool waits = rows[i].waits[ts_world_size(world) > 1];
+    int late, others;
+    count_updates(program, &late, &others);
+    tap_ok_all(MPI_COMM_WORLD, program->step.leaves == waits && (waits ? late >= 4 && others == 0 : late == 0),
+               "%s: %d updates wait, %d do not", rows[i].sets, late, others);
+    ts_program_destroy(&program);
+    ts_deck_destroy(&deck);
+    ts_free(sets);
+  }
+  ts_free(files);
+}
+
 int main(int argc, char **argv) {
   ts_world *world = ts_world_create(&argc, &argv);
   train_run_set_evaluating(true);
@@ -176,6 +213,7 @@ int main(int argc, char **argv) {
       test_case(world, directory, &cases[i]);
     }
   }
+  test_late(world);
   for (what w = STATES; w <= BOTH; ++w) {
     test_plan(world, w);
   }

@@ -4,9 +4,12 @@
 #include "regression/pass/grid.h"
 #include "regression/tap.h"
 
-static const unsigned runs[] = {TS_SEGMENT_FORWARD, TS_SEGMENT_BACKWARD_INPUT | TS_SEGMENT_BACKWARD_WEIGHT,
+static const unsigned runs[] = {TS_SEGMENT_FORWARD,
+                                TS_SEGMENT_BACKWARD_INPUT | TS_SEGMENT_BACKWARD_WEIGHT,
                                 TS_SEGMENT_BACKWARD_INPUT | TS_SEGMENT_BACKWARD_WEIGHT | TS_SEGMENT_REDUCE,
-                                TS_SEGMENT_UPDATE};
+                                TS_SEGMENT_UPDATE,
+                                TS_SEGMENT_LATE_UPDATE,
+                                TS_SEGMENT_LATE_UPDATE | TS_SEGMENT_FORWARD};
 enum { RUNS = sizeof runs / sizeof *runs };
 
 static int count(const ts_lowered *c, ts_lowered_kind kind) {
@@ -272,9 +275,9 @@ static bool take_at_once(ts_lowered *c) {
   return remove_found(c, find(c, TS_LOWERED_WAIT, TS_QUEUE_OUT, 0));
 }
 
-/* Of the first piece's parameters and two moments the last that comes, and with it all. */
+/* Of the first piece's parameters, two moments and gradients the last that comes, and with it all. */
 static bool forget_brought(ts_lowered *c) {
-  int at = find(c, TS_LOWERED_COPY, TS_QUEUE_IN, 2), event = at >= 0 ? c->command[at + 1].event : -1;
+  int at = find(c, TS_LOWERED_COPY, TS_QUEUE_IN, 3), event = at >= 0 ? c->command[at + 1].event : -1;
   while (at >= 0 && at < c->n && (c->command[at].kind != TS_LOWERED_WAIT || c->command[at].event != event)) {
     ++at;
   }
@@ -295,8 +298,8 @@ static bool forget_taken(ts_lowered *c) {
   return any;
 }
 
-static void expect_wrong_copy(const char *what, breakage *break_it, const char *message) {
-  expect_wrong_of(what, llama, AWAY, 2, 1, TS_SEGMENT_UPDATE, break_it, message);
+static void expect_wrong_copy(const char *what, breakage *break_it, unsigned segments, const char *message) {
+  expect_wrong_of(what, llama, AWAY, 2, 1, segments, break_it, message);
 }
 
 /* ---- what is between captures ---- */
@@ -416,7 +419,7 @@ static void expect_wrong_message(const char *what, breakage *break_it, int rank,
 }
 
 int main(void) {
-  const unsigned forward = TS_SEGMENT_FORWARD, backward = runs[2];
+  const unsigned forward = TS_SEGMENT_FORWARD, backward = runs[2], updating = TS_SEGMENT_LATE_UPDATE | forward;
   check_grids("llama", llama);
   check_grids("gpt2", gpt2);
   check_stages("llama", llama);
@@ -435,10 +438,10 @@ int main(void) {
   expect_wrong("a capture without end", forget_end, forward, "does not end");
   expect_wrong("a kernel outside the capture", launch_outside, forward, "outside the capture");
   expect_wrong("a kernel in another queue", launch_elsewhere, forward, "no event orders them");
-  expect_wrong_copy("a copy to memory that is in use", bring_at_once, "no event orders them");
-  expect_wrong_copy("a copy of what is not computed yet", take_at_once, "no event orders them");
-  expect_wrong_copy("a copy that is not waited for", forget_brought, "no event orders them");
-  expect_wrong_copy("a copy back that is under way at the end", forget_taken,
+  expect_wrong_copy("a copy to memory that is in use", bring_at_once, updating, "no event orders them");
+  expect_wrong_copy("a copy of what is not computed yet", take_at_once, updating, "no event orders them");
+  expect_wrong_copy("a copy that is not waited for", forget_brought, updating, "no event orders them");
+  expect_wrong_copy("a copy back that is under way at the end", forget_taken, TS_SEGMENT_LATE_UPDATE,
                     "is not joined at the end of the capture");
   check_experts();
   expect_wrong_exchange("counts that are read in a capture", capture_exchange, forward, "is inside the capture");

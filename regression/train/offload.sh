@@ -74,10 +74,10 @@ test_plan() {
 
 # ---- a budget ----
 
-# Of which most is state; what files need is little.
+# Of which most is state; what files need is little, and so are pieces.
 large="--set model.hidden_size=256 --set model.intermediate_size=1024 --set zero_optimization.stage=3
   --set zero_optimization.stage3_param_persistence_threshold=1000 --set bf16.enabled=true
-  --set aio={block_size=4096;queue_depth=1;}"
+  --set zero_optimization.sub_group_size=32768 --set aio={block_size=4096;queue_depth=1;}"
 fitted="$large --set zero_optimization.offload_optimizer={device=\"auto\";nvme_path=\"disk\";}
   --set zero_optimization.offload_param={device=\"auto\";nvme_path=\"disk\";}"
 limited() { train "$1" "$2" $fitted --set run.memory_limit=\""$3"\"; }

@@ -233,6 +233,7 @@ typedef struct ts_deck_offload {
   char *nvme_path;                    /**< The directory of files; not empty where device is "nvme". */
   double ratio;                       /**< Of the optimizer: the part of elements whose states leave, */
   bool gradients;                     /**< and do gradients with them? */
+  bool super_offload;                 /**< May updates wait until the next forward? */
   int64_t max_in_cpu;                 /**< Of parameters: elements that stay in memory where device is "nvme". */
   bool pipeline_read, pipeline_write; /**< Of the optimizer. */
 } ts_deck_offload;

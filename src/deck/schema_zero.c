@@ -115,7 +115,11 @@ static const ts_key rows[] = {
     FLAG(zero_optimization.offload_optimizer.gradients, "true", 0,
          "Do sums of gradients leave with these states, where a rank has its own alone: at stages 2 and 3, and of one "
          "rank?"),
-    ZERO("offload_optimizer.super_offload", BOOL, "false", "the update is made where the model computes"),
+    FLAG(
+        zero_optimization.offload_optimizer.super_offload, "true", 0,
+        "May the update of what has left wait until the next forward wants its values, so that its copies go on behind "
+        "what is computed?  At stage 3, and of one rank; nothing that anybody reads is stale.  With a limit it waits "
+        "where its pieces have room beside the forward (DeepSpeed's default is false)."),
     ZERO("offload_optimizer.cpuadam_cores_perc", REAL, "0.8", "an update has all threads of its rank"),
     SPELLING("zero_optimization.cpu_offload", "zero_optimization.offload_optimizer.device", "true=cpu",
              "An old spelling: true is zero_optimization.offload_optimizer.device = \"cpu\"."),

@@ -146,10 +146,8 @@ void ts_engine_set_control(ts_engine *e, int which, int slot, const double flags
       *to = constants[i].value;
     }
   }
-  float *one = ts_executor_input(e->executor, index, slot, "one"); /* of directions, which are scaled already */
-  if (one != NULL) {
-    *one = 1;
-  }
+  ts_engine_set_scalar(e, which, slot, "one", 1); /* of directions, which are scaled already */
+  ts_engine_set_scalar(e, which, slot, "nought", 0);
 }
 
 void ts_engine_set_update(ts_engine *e, const ts_feed *feed, int slot) {
@@ -228,6 +226,9 @@ ts_step_result ts_engine_end_step(ts_engine *e) {
                            .backward_seconds = times.phase[TS_RUN_BACKWARD],
                            .update_seconds = times.phase[TS_RUN_UPDATE],
                            .bubble = e->mesh.size[TS_AXIS_PP] > 1 ? find_bubble(e, &times) : 0};
+  if (result.skipped) {
+    ts_executor_drop_updates(e->executor);
+  }
   e->updates += !result.skipped;
   e->skipped += result.skipped;
   ++e->steps;

@@ -254,6 +254,18 @@ static void print_rows(const ts_program_options *options, const ts_program *prog
               "full attention (6N + 12LCT)", full);
 }
 
+/* By turn, in the order of ts_turn. */
+static void print_turns_json(const ts_program *program, ts_text *to) {
+  for (int writes = 0; writes < 2; ++writes) {
+    ts_text_add(to, ", \"file_%s_bytes_by_turn\": [", writes ? "written" : "read");
+    for (ts_turn turn = 0; turn < TS_N_TURNS; ++turn) {
+      ts_moved moved = ts_program_moved_in(program, turn);
+      ts_text_add(to, "%s%.0f", turn > 0 ? ", " : "", (writes ? moved.written : moved.read)[TS_SPACE_FILE]);
+    }
+    ts_text_add(to, "]");
+  }
+}
+
 static void print_rows_json(const ts_program_options *options, const ts_program *program, const plan_row *row, int n,
                             ts_text *to) {
   (void) options;
@@ -275,6 +287,7 @@ static void print_rows_json(const ts_program_options *options, const ts_program 
   ts_text_add(to, ", \"file_bytes\": %lld, \"file_read_bytes\": %.0f, \"file_written_bytes\": %.0f",
               (long long) program->plan->arena_bytes[TS_ARENA_FILE], moved.read[TS_SPACE_FILE],
               moved.written[TS_SPACE_FILE]);
+  print_turns_json(program, to);
   ts_text_add(to, ", \"states_that_stay\": %.4f, \"gradients_that_stay\": %.4f, \"values_that_stay\": %.4f",
               percent(program->offload.states_stay, program->offload.states) / 100,
               percent(program->offload.gradients_stay, program->offload.gradients) / 100,

@@ -201,6 +201,15 @@ int64_t ts_offload_piece(const ts_pass_context *context, const ts_part *part) {
   return most > whole ? most / whole * whole : piece;
 }
 
+bool ts_offload_waits(const ts_pass_context *context, const ts_part *part) {
+  const ts_deck_zero *zero = &context->deck->zero_optimization;
+  bool asked = context->use == TS_MODEL_TRAIN && zero->offload_optimizer.super_offload && !context->stay.at_once;
+  bool updated = part->trainable && part->of_stage && part->copy < 0 && !context->defers;
+  bool alone = (part->group == 1 && (part->axes & TS_AXES_SHARERS) == 0) || zero->stage == 3;
+  return asked && updated && alone && ts_optimizer_get(part->optimizer)->granularity == TS_GRANULARITY_ELEMENT &&
+         ts_offload_piece(context, part) < INT64_MAX;
+}
+
 bool ts_offload_activations(const ts_pass_context *context) {
   const ts_deck *deck = context->deck;
   return deck->activation_checkpointing.enabled && deck->activation_checkpointing.cpu_checkpointing &&

@@ -43,6 +43,11 @@ int64_t ts_offload_live(const ts_pass_context *context);
  * that two stages of a pipeline have, and what ts_offload_choose has chosen.  Not collective. */
 ts_space ts_offload_space(const ts_pass_context *context, const ts_part *part, ts_state state);
 
+/** May the update of a part wait until the next forward wants its values (offload_optimizer.super_offload)?  Where some
+ * of it has left, its optimizer takes elements one by one, and nobody else has to get the new values: at stage 3, and
+ * of one rank. Not collective. */
+bool ts_offload_waits(const ts_pass_context *context, const ts_part *part);
+
 /** Elements of a part that are updated at a time: a multiple of what makes pieces of all its states begin where a file
  * can be read; INT64_MAX where all its states are in the backend's memory. Not collective. */
 int64_t ts_offload_piece(const ts_pass_context *context, const ts_part *part);

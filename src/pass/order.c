@@ -9,11 +9,12 @@
 
 /* ---- gathers of parameters ahead of their units ---- */
 
-/* State, as it is, from where it lives or in another type. */
+/* State, as it is, from where it lives or in another type; or as the update has made it that comes before all. */
 static bool is_of_state(const ts_graph *g, ts_tid t) {
   const ts_node *from = ts_graph_producer(g, t);
   bool carries = from != NULL && (from->op == TS_OP_CAST || ts_node_brings(from));
-  return carries ? is_of_state(g, from->in[0]) : g->tensor[t].role == TS_ROLE_STATE;
+  bool updated = from != NULL && from->segment == TS_SEGMENT_LATE_UPDATE;
+  return carries && !updated ? is_of_state(g, from->in[0]) : updated || g->tensor[t].role == TS_ROLE_STATE;
 }
 
 /* A gather of state alone may be issued at any time; but one among ranks that share products, or that lack some of the
@@ -403,21 +404,26 @@ static bool is_stored_between(const loads *l, ts_nid i, ts_nid n) {
   return stored;
 }
 
-/* Before node i: what the next readers behind it read, of the same phase and chunk. */
-static void issue_loads_ahead(loads *l, ts_nid i, int ahead) {
+/* Of what is updated, or else of a unit. */
+static bool is_of_piece(const ts_node *node) {
+  return (node->segment & (TS_SEGMENT_UPDATE | TS_SEGMENT_LATE_UPDATE)) != 0;
+}
+
+/* Before node i: what the next readers behind it read, of the same phase and chunk, so many of units and of pieces. */
+static void issue_loads_ahead(loads *l, ts_nid i, int units, int pieces) {
   const ts_graph *g = l->graph;
   const ts_node *node = &g->node[i];
-  int readers = 0;
-  for (ts_nid n = i + 1; n < g->n_nodes && readers < ahead; ++n) {
+  int left[] = {units, pieces};
+  for (ts_nid n = i + 1; n < g->n_nodes && (left[0] > 0 || left[1] > 0); ++n) {
     const ts_node *next = &g->node[n];
     if (ts_segment_phase(next->segment) != ts_segment_phase(node->segment) ||
         ts_node_chunk(g, next) != ts_node_chunk(g, node)) {
       return;
     }
-    if (ts_node_brings(next) && !l->issued[n] && !is_stored_between(l, i, n)) {
+    if (ts_node_brings(next) && left[is_of_piece(next)] > 0 && !l->issued[n] && !is_stored_between(l, i, n)) {
       issue_load(l, n);
     }
-    readers += l->reads[n];
+    left[is_of_piece(next)] -= l->reads[n];
   }
 }
 
@@ -455,7 +461,7 @@ ts_nid *ts_order_loads(const ts_graph *g, int units, int pieces) {
   issue_windows(&l);
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
     if (l.reads[n]) {
-      issue_loads_ahead(&l, n, ts_segment_phase(g->node[n].segment) == 2 ? pieces : units);
+      issue_loads_ahead(&l, n, units, pieces);
     }
     if (!l.issued[n]) {
       issue_node(&l, n);

@@ -6,7 +6,7 @@
 #ifndef TS_PASS_ORDER_H
 #define TS_PASS_ORDER_H
 
-#include "graph/graph.h"
+#include "pass/rates.h"
 
 /** Of a unit's backward, gradients of parameters wait for the next sum of a gradient of inputs over \a axes, which
  * travels meanwhile. Not collective.
@@ -26,6 +26,14 @@ ts_nid *ts_order_exchanges(const ts_graph *graph);
  * \param [in] all     Axes whose ranks have gathers of other sizes: those of a group without them stay where they are.
  * \return node numbers in their new order, owned by the caller. */
 ts_nid *ts_order_prefetch(const ts_graph *graph, int64_t budget, int64_t most, unsigned all);
+
+/** Updates that stand before the forward (TS_SEGMENT_LATE_UPDATE) are spread over it, in their order and piece by
+ * piece: those of a unit over the time in which the one before it is computed, or, where values are copied from where
+ * they live, the one before that, so that they have gone there by then.  Of several chunks each has its own.
+ * Not collective.
+ * \param [in] rates  By which that time is counted.
+ * \return node numbers in their new order, owned by the caller; NULL: there is no such update. */
+ts_nid *ts_order_updates(const ts_graph *graph, const ts_rates *rates);
 
 /** What is loaded for a node comes ahead of so many nodes before it that something is loaded for, of the same phase and
  * chunk; but behind whatever is stored there before. Not collective.

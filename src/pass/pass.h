@@ -31,9 +31,10 @@ typedef enum ts_fact {
 
 /** What of the state that may leave stays, where the deck leaves it to what fits (run/budget.h). */
 typedef struct ts_offload_stay {
-  bool decided;           /**< Else the deck says it (pass/offload.h). */
-  int64_t live;           /**< Elements gathered at a time, at most, and no more than stage3_max_live_parameters. */
-  bool all;               /**< Where of_part is NULL: all of it, else nothing. */
+  bool decided; /**< Else the deck says it (pass/offload.h). */
+  int64_t live; /**< Elements gathered at a time, at most, and no more than stage3_max_live_parameters. */
+  bool at_once; /**< No update waits for the next forward: what is computed there leaves no room for its pieces. */
+  bool all;     /**< Where of_part is NULL: all of it, else nothing. */
   unsigned char *of_part; /**< By part of the layout, TS_STATES_STAY, ... (pass/offload.h). */
 } ts_offload_stay;
 

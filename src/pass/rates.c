@@ -1,5 +1,7 @@
 #include "pass/rates.h"
 
+#include "graph/op.h"
+
 #include <math.h>
 
 /* A core of the last ten years with its share of memory; a GPU of today's. */
@@ -16,4 +18,14 @@ ts_rates ts_rates_of(const ts_deck *deck, const ts_backend *backend) {
   return (ts_rates){.product = rate_of(deck->machine.product_flops, n->product),
                     .memory = rate_of(deck->machine.memory_bandwidth, n->memory),
                     .link = rate_of(deck->machine.link_bandwidth, n->link)};
+}
+
+double ts_node_seconds(const ts_graph *g, const ts_node *node, const ts_rates *rates) {
+  double bytes = 0, products = ts_node_flops(g, node) / rates->product;
+  for (int i = 0; i < node->n_in + node->n_out; ++i) {
+    ts_tid t = i < node->n_in ? node->in[i] : node->out[i - node->n_in];
+    bool table = i == 0 && node->op == TS_OP_EMBEDDING; /* of which some rows are read */
+    bytes += t != TS_NONE && !table ? (double) ts_tensor_bytes(g, t) : 0;
+  }
+  return (ts_op_get(node->op)->flags & TS_OP_ALIAS) != 0 ? 0 : fmax(products, bytes / rates->memory);
 }

@@ -8,6 +8,7 @@
 
 #include "backend/backend.h"
 #include "deck/deck.h"
+#include "graph/graph.h"
 
 typedef struct ts_rates {
   double product; /**< Of matrix products and attention, FLOP/s. */
@@ -17,5 +18,8 @@ typedef struct ts_rates {
 
 /** The deck's, and what it leaves out as of the backend. Not collective. */
 ts_rates ts_rates_of(const ts_deck *deck, const ts_backend *backend);
+
+/** What a node computes, or what it moves, in seconds: the longer of both. Not collective. */
+double ts_node_seconds(const ts_graph *graph, const ts_node *node, const ts_rates *rates);
 
 #endif

@@ -253,6 +253,8 @@ void ts_pass_schedule(ts_graph **graph, ts_pass_context *context) {
   }
   reorder(graph, ts_order_prefetch(*graph, zero->overlap_comm ? zero->stage3_prefetch_bucket_size : 0,
                                    ts_offload_live(context), uneven_axes(context)));
+  const ts_rates rates = ts_rates_of(context->deck, context->target.backend);
+  reorder(graph, ts_order_updates(*graph, &rates));
   reorder(graph, ts_order_loads(*graph, ts_offload_units_ahead(context->deck), ts_offload_ahead(context->deck)));
   const ts_graph *g = *graph;
   ts_place *place = ts_storage_find(g);

@@ -29,17 +29,6 @@ static void weigh_parameters(const ts_graph *g, double *weight) {
   ts_free(last);
 }
 
-/* What it computes, or what it moves: the longer of both. */
-static double node_seconds(const ts_graph *g, const ts_node *node, const ts_rates *rates) {
-  double bytes = 0, products = ts_node_flops(g, node) / rates->product;
-  for (int i = 0; i < node->n_in + node->n_out; ++i) {
-    ts_tid t = i < node->n_in ? node->in[i] : node->out[i - node->n_in];
-    bool table = i == 0 && node->op == TS_OP_EMBEDDING; /* of which some rows are read */
-    bytes += t != TS_NONE && !table ? (double) ts_tensor_bytes(g, t) : 0;
-  }
-  return (ts_op_get(node->op)->flags & TS_OP_ALIAS) != 0 ? 0 : fmax(products, bytes / rates->memory);
-}
-
 static bool has_weight(const ts_graph *g, const ts_node *node) {
   bool has = false;
   for (int i = 0; i < node->n_in && (ts_op_get(node->op)->flags & TS_OP_PRODUCT) != 0; ++i) {
@@ -66,7 +55,7 @@ void ts_stage_seconds(const ts_graph *g, const ts_deck *deck, const ts_backend *
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
     const ts_node *node = &g->node[n];
     if (node->unit >= 0) {
-      double once = node_seconds(g, node, &rates);
+      double once = ts_node_seconds(g, node, &rates);
       bool head = node->op == TS_OP_HEAD_LOSS, weight = !head && has_weight(g, node);
       ts_pipeline_seconds *of = &unit[node->unit];
       of->forward += head ? 0 : once;

@@ -9,10 +9,24 @@
 
 /* ---- gradients are accumulated; what happens once a step happens with the last micro-batch ---- */
 
-enum { FIRST_FORWARD, FORWARD, BACK, LAST_BACK, INPUTS, WEIGHTS, LAST_WEIGHTS, UPDATE, REDUCE };
+enum {
+  FIRST_FORWARD,
+  UPDATING_FORWARD,
+  FORWARD,
+  BACK,
+  LAST_BACK,
+  INPUTS,
+  WEIGHTS,
+  LAST_WEIGHTS,
+  UPDATE,
+  LATE_UPDATE,
+  REDUCE
+};
 static const ts_run_kind training[] = {
     [FIRST_FORWARD] = {"first forward", "the forward pass of a step", TS_RUN_FORWARD,
                        TS_SEGMENT_PREPARE | TS_SEGMENT_FORWARD},
+    [UPDATING_FORWARD] = {"late update and first forward", "the forward pass of a step", TS_RUN_FORWARD,
+                          TS_SEGMENT_LATE_UPDATE | TS_SEGMENT_PREPARE | TS_SEGMENT_FORWARD},
     [FORWARD] = {"forward", "the forward pass of a step", TS_RUN_FORWARD, TS_SEGMENT_FORWARD},
     [BACK] = {"backward", "the backward pass of a step", TS_RUN_BACKWARD, BACKWARD},
     [LAST_BACK] = {"backward and reduce", "the backward pass of a step", TS_RUN_BACKWARD, BACKWARD | TS_SEGMENT_REDUCE},
@@ -21,6 +35,7 @@ static const ts_run_kind training[] = {
     [LAST_WEIGHTS] = {"backward of weights and reduce", "the backward pass of a step", TS_RUN_BACKWARD,
                       TS_SEGMENT_BACKWARD_WEIGHT | TS_SEGMENT_REDUCE},
     [UPDATE] = {"update", "the update of a step", TS_RUN_UPDATE, TS_SEGMENT_UPDATE},
+    [LATE_UPDATE] = {"late update", "the update of a step", TS_RUN_UPDATE, TS_SEGMENT_LATE_UPDATE},
     [REDUCE] = {"reduce", "the reductions of a step", TS_RUN_BACKWARD, TS_SEGMENT_REDUCE}};
 
 static int run_kind_of(ts_pipeline_work work, bool first, bool last) {
@@ -275,6 +290,8 @@ bool ts_step_has(const ts_step_runs *step, int kind) {
   switch (kind) {
     case UPDATE: return true;
     case FIRST_FORWARD: return step->by_hand || !step->unprepared;
+    case UPDATING_FORWARD:
+    case LATE_UPDATE: return step->leaves;
     case FORWARD: return step->accumulates || step->unprepared;
     case BACK: return step->by_hand || (!step->apart && step->accumulates);
     case LAST_BACK: return step->by_hand || !step->apart;
@@ -291,6 +308,20 @@ ts_run ts_step_run_by_hand(ts_hand hand) {
       [TS_HAND_REDUCE] = REDUCE,         [TS_HAND_UPDATE] = UPDATE,
   };
   return (ts_run){.kind = kind[hand]};
+}
+
+ts_run ts_step_run_late_update(int chunk) {
+  return (ts_run){.kind = LATE_UPDATE, .chunk = chunk};
+}
+
+bool ts_step_leaves_updates(const ts_step_runs *step, ts_run run) {
+  return step->leaves && run.kind == UPDATE;
+}
+
+bool ts_step_takes_updates(const ts_step_runs *step, ts_run *run) {
+  bool takes = step->leaves && run->micro_batch == 0 && (run->kind == FIRST_FORWARD || run->kind == FORWARD);
+  run->kind = takes ? UPDATING_FORWARD : run->kind;
+  return takes;
 }
 
 /* On one stage as many as on several, as sums are taken so. */

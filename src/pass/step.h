@@ -88,6 +88,7 @@ typedef struct ts_step_runs {
   bool accumulates;         /**< It was made for several micro-batches. */
   bool apart;               /**< Gradients of weights have runs of their own. */
   bool by_hand;             /**< TRAIN: a program may run the kinds of ts_hand in an order of its own. */
+  bool leaves;              /**< TRAIN: some updates are left to the next step's first forward (LATE_UPDATE). */
   ts_step_order order;      /**< Of TRAIN. */
   /** Owned: n of them; NULL where a forward and its backward come in turns.  Forwards, backwards of inputs and of
    * weights each come in the order of micro-batches: the first one's overwrite what the others add to. */
@@ -148,6 +149,13 @@ typedef enum ts_hand {
 
 /** The run of a TRAIN step that is by_hand. Not collective. */
 ts_run ts_step_run_by_hand(ts_hand hand);
+
+/** What a step leaves: the run of the updates of a chunk alone; is \a run the one behind which they wait, of all
+ * chunks? and is it one that makes those of its chunk on the way, the first forward of a step?  Then it becomes that
+ * kind of run. Not collective. */
+ts_run ts_step_run_late_update(int chunk);
+bool ts_step_leaves_updates(const ts_step_runs *step, ts_run run);
+bool ts_step_takes_updates(const ts_step_runs *step, ts_run *run);
 
 /** Run \a i of a step, 0 <= i < n. Not collective. */
 ts_run ts_step_run(const ts_step_runs *step, int64_t i);

@@ -362,6 +362,7 @@ void ts_pass_zero(ts_graph **graph, ts_pass_context *context) {
   z.beta_local = context->defers ? beta_leaf(&z, "accumulate_local") : z.beta;
   z.beta_reduced = context->defers ? beta_leaf(&z, "accumulate_reduced") : TS_NONE;
   make_storage(&z);
+  ts_zero_update_late(&z);
   walk_graph(&z);
   add_results(&z);
   for (int i = 0; i < z.layout->n_parts; ++i) {

@@ -144,6 +144,10 @@ void ts_zero_add_earlier(ts_zero *z, ts_site at, int index, ts_tid gradient);
 /** Reduce what the open bucket holds. Not collective (it only writes nodes). */
 void ts_zero_flush(ts_zero *z, ts_site at);
 
+/** At the begin of the graph, the updates that the step before has left (ts_offload_waits): what follows reads their
+ * new values. Not collective (it only writes nodes). */
+void ts_zero_update_late(ts_zero *z);
+
 /** Add the step's record, its control values, the optimizer and the gathers after it. Not collective (it only writes
  * nodes).
  * \param [in] loss, valid, balance  Sums over this rank's micro-batches, as in ts_record_row. */

@@ -1,9 +1,15 @@
-/* The end of a step: the record, the optimizer, the gathers of what it wrote. */
+/* The end of a step: the record, the optimizer, the gathers of what it wrote.
+ *
+ * Updates of what has left wait for the next step's first forward (ts_offload_waits), where their copies are hidden
+ * behind what is computed: they are at the begin of the graph, and read what the step before has left, its gradients
+ * and the control values, which the record's end keeps for them. */
 #include "pass/zero.h"
 
 #include "base/memory.h"
 #include "pass/optimizer.h"
 #include "pass/record.h"
+
+#include <stddef.h>
 
 static ts_site site(const ts_zero *z) {
   return (ts_site){z->rewrite.to, TS_SEGMENT_UPDATE, -1};
@@ -22,12 +28,12 @@ static void find_states(ts_zero *z, const ts_zero_share *share, ts_update_inputs
 }
 
 /* What the optimizer of a part works on. */
-static ts_zero_share share_of(ts_zero *z, int index) {
+static ts_zero_share share_of(ts_zero *z, ts_site at, int index) {
   const ts_part *part = &z->layout->part[index];
   const ts_part_state *s = &z->part[index];
   bool whole = ts_zero_stage(z, part) == 0, has_master = ts_deck_has_masters(z->context->deck) && part->work != TS_F32;
   bool window = !whole && !ts_zero_parameter_is_sharded(z, part);
-  ts_tid working = window ? ts_zero_my_window(site(z), part, s->param) : s->param;
+  ts_tid working = window ? ts_zero_my_window(at, part, s->param) : s->param;
   return (ts_zero_share){.part = index,
                          .whole = whole,
                          .window = window,
@@ -40,6 +46,7 @@ static ts_zero_share share_of(ts_zero *z, int index) {
 
 /* One sweep over a part. */
 typedef struct sweep {
+  ts_site at;
   const char *name; /* behind the part's */
   ts_optimizer rule;
   ts_optimizer_numbers numbers;
@@ -73,56 +80,54 @@ static ts_tid add_update(ts_zero *z, const ts_zero_share *share, const sweep *s,
   attr.update.rounding.first += cut.first;
   char *name = cut.all ? ts_format("%s.%s", part->name, s->name)
                        : ts_format("%s.%s.%lld", part->name, s->name, (long long) cut.first);
-  ts_tid out = ts_build_update_elements(site(z), name, in, &attr);
+  ts_tid out = ts_build_update_elements(s->at, name, in, &attr);
   ts_free(name);
   ts_free(range);
   return out;
 }
 
 /* A piece of a tensor of which one element stands for `block` of the share. */
-static ts_tid cut_piece(const ts_zero *z, ts_tid t, piece cut, int64_t block) {
+static ts_tid cut_piece(ts_site at, ts_tid t, piece cut, int64_t block) {
   if (t == TS_NONE || cut.all) {
     return t;
   }
-  char *name = ts_format("%s.from.%lld", z->rewrite.to->tensor[t].name, (long long) cut.first);
-  ts_tid y = ts_build_view(site(z), name, t, cut.first / block, TS_SHAPE(ts_state_elements(block, cut.count)));
+  char *name = ts_format("%s.from.%lld", at.graph->tensor[t].name, (long long) cut.first);
+  ts_tid y = ts_build_view(at, name, t, cut.first / block, TS_SHAPE(ts_state_elements(block, cut.count)));
   ts_free(name);
   return y;
 }
 
 /* One piece of a share, of which each state comes from where it lives and goes back there.
- * \return the new p; the new w, if there is one, is the next tensor. */
+ * \return the new w if there is one, else the new p, where that lives. */
 static ts_tid sweep_piece(ts_zero *z, const ts_zero_share *share, const sweep *s, piece cut, ts_update_inputs in) {
   ts_tid *const versions[] = {&in.p, &in.w, &in.state[0], &in.scales[0], &in.state[1], &in.scales[1]};
   enum { VERSIONS = sizeof versions / sizeof *versions };
   ts_tid home[VERSIONS], *g = &in.input[TS_UPDATE_G];
   for (int i = 0; i < VERSIONS; ++i) {
-    home[i] = cut_piece(z, *versions[i], cut, i == 3 || i == 5 ? TS_STATE_BLOCK : 1);
-    *versions[i] = ts_zero_bring(z, site(z), home[i]);
+    home[i] = cut_piece(s->at, *versions[i], cut, i == 3 || i == 5 ? TS_STATE_BLOCK : 1);
+    *versions[i] = ts_zero_bring(z, s->at, home[i]);
   }
-  *g = ts_zero_bring(z, site(z), cut_piece(z, *g, cut, 1));
-  ts_tid out = add_update(z, share, s, cut, &in), next = out;
+  *g = ts_zero_bring(z, s->at, cut_piece(s->at, *g, cut, 1));
+  ts_tid out = add_update(z, share, s, cut, &in), read = TS_NONE;
   for (int i = 0; i < VERSIONS; ++i) {
     if (home[i] != TS_NONE) {
-      ts_zero_put_back(z, site(z), home[i], next++);
+      ts_tid new = ts_zero_put_back(z, s->at, home[i], out++);
+      read = i < 2 ? new : read;
     }
   }
-  return out;
+  return read;
 }
 
-/* \return what `out` is of a sweep that was made at once, else all of `t`, whose pieces are new. */
-static ts_tid swept(const ts_zero *z, ts_tid t, ts_tid out, bool at_once) {
-  if (at_once) {
-    return out;
-  }
-  char *name = ts_format("%s.swept", z->rewrite.to->tensor[t].name);
-  ts_tid y = ts_build_view(site(z), name, t, 0, z->rewrite.to->tensor[t].shape);
+/* All of `t`, whose pieces are new. */
+static ts_tid swept(ts_site at, ts_tid t) {
+  char *name = ts_format("%s.swept", at.graph->tensor[t].name);
+  ts_tid y = ts_build_view(at, name, t, 0, at.graph->tensor[t].shape);
   ts_free(name);
   return y;
 }
 
 /* All of a share, in pieces where states of it live elsewhere.
- * \return the new w if there is one, else the new p. */
+ * \return the new w if there is one, else the new p, where that lives. */
 static ts_tid add_sweep(ts_zero *z, const ts_zero_share *share, const sweep *s, const ts_update_inputs *in) {
   const ts_part *part = &z->layout->part[share->part];
   int64_t elements = ts_tensor_count(z->rewrite.to, in->p), most = ts_offload_piece(z->context, part);
@@ -134,7 +139,7 @@ static ts_tid add_sweep(ts_zero *z, const ts_zero_share *share, const sweep *s, 
       break;
     }
   }
-  return swept(z, in->w != TS_NONE ? in->w : in->p, out + (in->w != TS_NONE), elements <= most);
+  return elements <= most ? out : swept(s->at, in->w != TS_NONE ? in->w : in->p);
 }
 
 static ts_update_inputs inputs_of(const ts_zero_control *c, ts_tid p, ts_tid w, ts_tid g, ts_tid scale) {
@@ -167,7 +172,8 @@ static void make_direction(ts_zero *z, ts_zero_share *share, const ts_zero_contr
     }
     ts_update_inputs in = inputs_of(c, share->g, TS_NONE, share->p, c->scale);
     find_states(z, share, &in);
-    const sweep s = {.name = ts_optimizer_get(rule)->name,
+    const sweep s = {.at = site(z),
+                     .name = ts_optimizer_get(rule)->name,
                      .rule = rule,
                      .numbers = ts_optimizer_numbers_of(z->context->deck, rule),
                      .decays = true,
@@ -177,13 +183,14 @@ static void make_direction(ts_zero *z, ts_zero_share *share, const ts_zero_contr
 }
 
 /* The step of a part: of its rule, or p -= lr ratio direction. */
-static void update_part(ts_zero *z, const ts_zero_share *share, const ts_zero_control *c) {
+static void update_part(ts_zero *z, ts_site at, const ts_zero_share *share, const ts_zero_control *c) {
   const ts_part *part = &z->layout->part[share->part];
   const ts_deck *deck = z->context->deck;
   ts_granularity granularity = granularity_of(z, share);
   bool direct = granularity == TS_GRANULARITY_ELEMENT;
   ts_update_inputs in = inputs_of(c, share->p, share->w, share->g, direct ? c->scale : c->one);
-  sweep s = {.name = "step",
+  sweep s = {.at = at,
+             .name = "step",
              .rule = TS_OPTIMIZER_SGD,
              .numbers = {.decoupled = true},
              .decays = granularity != TS_GRANULARITY_TENSOR,
@@ -229,15 +236,16 @@ static void update_parts(ts_zero *z, ts_zero_control *c) {
   ts_zero_share *share = ts_malloc((size_t) z->layout->n_parts * sizeof *share);
   int n = 0;
   for (int i = 0; i < z->layout->n_parts; ++i) {
-    if (z->layout->part[i].trainable && z->layout->part[i].of_stage) {
-      share[n] = share_of(z, i);
+    const ts_part *part = &z->layout->part[i];
+    if (part->trainable && part->of_stage && !ts_offload_waits(z->context, part)) {
+      share[n] = share_of(z, site(z), i);
       make_direction(z, &share[n++], c);
     }
   }
   c->ratios = ts_zero_trust_ratios(z, site(z), share, n, c->corrections);
   ts_zero_orthogonalize(z, site(z), share, n);
   for (int i = 0; i < n; ++i) {
-    update_part(z, &share[i], c);
+    update_part(z, site(z), &share[i], c);
     gather_updated(z, &buckets, share[i].part);
   }
   ts_zero_spread_tied(z, site(z));
@@ -250,6 +258,81 @@ static void update_parts(ts_zero *z, ts_zero_control *c) {
   ts_bucket_free(&buckets);
   ts_free(share);
 }
+
+/* ---- updates that wait ---- */
+
+/* What they read of the record and of the host, which write it anew each step. */
+enum { KEPT = 5 };
+static const struct {
+  const char *name;
+  size_t control; /* in ts_zero_control */
+  ts_dtype dtype;
+  int64_t count;
+} kept[KEPT] = {{"late.scale", offsetof(ts_zero_control, scale), TS_F32, 1},
+                {"late.skip", offsetof(ts_zero_control, skip), TS_F32, 1},
+                {"late.lr", offsetof(ts_zero_control, lr), TS_F32, 1},
+                {"late.betas", offsetof(ts_zero_control, betas), TS_F32, 2},
+                {"late.corrections", offsetof(ts_zero_control, corrections), TS_F64, 2}};
+
+static ts_tid *kept_value(ts_zero_control *c, int i) {
+  return (ts_tid *) ((char *) c + kept[i].control);
+}
+
+static ts_tid updates_leaf(ts_zero *z) {
+  const ts_state_info *updates = ts_state_get(TS_STATE_UPDATES);
+  ts_tid leaf = ts_graph_find_state(z->rewrite.to, TS_STATE_UPDATES, -1);
+  return leaf != TS_NONE ? leaf
+                         : ts_graph_state(z->rewrite.to, updates->name, (ts_held){TS_STATE_UPDATES, -1, true},
+                                          (ts_dtype) updates->dtype, TS_SHAPE(1), -1);
+}
+
+/* As the step before has left them. */
+static ts_zero_control control_before(ts_zero *z) {
+  ts_zero_control c = {.step = updates_leaf(z), .one = TS_NONE, .ratios = TS_NONE};
+  for (int i = 0; i < KEPT; ++i) {
+    *kept_value(&c, i) = ts_graph_state(z->rewrite.to, kept[i].name, (ts_held){TS_STATE_CONTROL, -1, true},
+                                        kept[i].dtype, TS_SHAPE(kept[i].count), -1);
+  }
+  return c;
+}
+
+/* For the next step: whatever was there, times nought, and these. */
+static void keep_control(ts_zero *z, ts_zero_control *c) {
+  ts_tid nought = ts_record_scalar(site(z), "nought", TS_F32, 1);
+  for (int i = 0; i < KEPT; ++i) {
+    char *name = ts_format("%s.kept", kept[i].name);
+    ts_build_accumulate(site(z), name, ts_graph_find(z->rewrite.to, kept[i].name), *kept_value(c, i), nought);
+    ts_free(name);
+  }
+}
+
+static bool any_waits(const ts_zero *z) {
+  bool any = false;
+  for (int i = 0; i < z->layout->n_parts && !any; ++i) {
+    any = ts_offload_waits(z->context, &z->layout->part[i]);
+  }
+  return any;
+}
+
+void ts_zero_update_late(ts_zero *z) {
+  if (!any_waits(z)) {
+    return;
+  }
+  const ts_zero_control c = control_before(z);
+  for (int i = 0; i < z->layout->n_parts; ++i) {
+    const ts_part *part = &z->layout->part[i];
+    if (ts_offload_waits(z->context, part)) {
+      ts_site at = {z->rewrite.to, TS_SEGMENT_LATE_UPDATE, part->unit};
+      ts_part_state *s = &z->part[i];
+      const ts_zero_share share = share_of(z, at, i);
+      update_part(z, at, &share, &c);
+      s->param = s->fresh;
+      s->whole = s->whole != TS_NONE ? s->fresh : TS_NONE;
+    }
+  }
+}
+
+/* ---- all of it ---- */
 
 ts_tid ts_zero_one(ts_zero *z) {
   ts_tid one = ts_graph_find(z->rewrite.to, "one");
@@ -302,10 +385,10 @@ void ts_zero_add_update(ts_zero *z, ts_tid loss, ts_tid valid, ts_tid balance) {
                        .lr = ts_record_scalar(site(z), "lr", TS_F32, 1),
                        .betas = ts_record_scalar(site(z), "betas", TS_F32, 2),
                        .one = scale_of_directions(z)};
-  const ts_state_info *updates = ts_state_get(TS_STATE_UPDATES);
-  ts_tid step = ts_graph_state(z->rewrite.to, updates->name, (ts_held){TS_STATE_UPDATES, -1, true},
-                               (ts_dtype) updates->dtype, TS_SHAPE(1), -1);
-  c.step = ts_build_advance(site(z), "optimizer.advance", step, c.betas, c.skip);
+  c.step = ts_build_advance(site(z), "optimizer.advance", updates_leaf(z), c.betas, c.skip);
   c.corrections = c.step + 1;
   update_parts(z, &c);
+  if (any_waits(z)) {
+    keep_control(z, &c);
+  }
 }

@@ -19,7 +19,8 @@ typedef struct item {
   int part;
   unsigned char kind; /* TS_STATES_STAY, ... */
   double bytes;       /* that it takes then, */
-  double saves;       /* and that are not copied in a step */
+  double saves;       /* and that are not copied in a step; */
+  double there;       /* of its bytes, those that may be there at a time where it leaves */
 } item;
 
 /* What a choice comes to. */
@@ -90,6 +91,20 @@ static int item_of(const ts_tensor *leaf) {
   return KINDS * leaf->held.part + (purpose == TS_PURPOSE_PARAMETER ? 1 : purpose == TS_PURPOSE_GRADIENT ? 2 : 0);
 }
 
+/* Of states pieces come and go, one ahead and one behind; of the rest all. */
+enum { PIECES_AT_A_TIME = 3 };
+
+static void note_largest_copy(search *s, const ts_graph *g, const ts_place *place, ts_tid leaf) {
+  double largest = 0;
+  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+    bool copies = ts_node_is_copy(&g->node[n]) && place[ts_copy_away(&g->node[n])].root == leaf;
+    largest = copies ? fmax(largest, (double) ts_tensor_bytes(g, g->node[n].out[0])) : largest;
+  }
+  double bytes = (double) ts_tensor_bytes(g, leaf);
+  item *i = &s->item[item_of(&g->tensor[leaf])];
+  i->there += i->kind == TS_STATES_STAY ? fmin(bytes, PIECES_AT_A_TIME * largest) : bytes;
+}
+
 /* Of a program in which nothing stays: what is elsewhere, and how much of it is copied. */
 static void find_items(search *s, const ts_program *none) {
   const ts_graph *g = none->graph;
@@ -103,6 +118,7 @@ static void find_items(search *s, const ts_program *none) {
       i->part = leaf->held.part;
       i->kind = kinds[item_of(leaf) % KINDS];
       i->bytes += (double) ts_tensor_bytes(g, t);
+      note_largest_copy(s, g, place, t);
     }
   }
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
@@ -254,11 +270,11 @@ static void flip(const search *s, const exchange *e, ts_offload_stay *stay) {
   }
 }
 
-/* Could it fit, when what comes is in memory at the peak, too?  States never are, but for a piece. */
+/* Could it fit, when what comes is in memory at the peak, too? */
 static bool may_fit(const search *s, const exchange *e, const outcome *best) {
   double there = 0;
   for (int k = 0; k < 2; ++k) {
-    there += e->in[k] >= 0 && s->item[e->in[k]].kind != TS_STATES_STAY ? s->item[e->in[k]].bytes : 0;
+    there += e->in[k] >= 0 ? s->item[e->in[k]].there : 0;
   }
   return e->bytes - there <= (double) (s->memory - best->bytes);
 }
@@ -288,14 +304,14 @@ static void exchange_some(const search *s, ts_offload_stay *stay, outcome *best)
 
 /* ---- all of it ---- */
 
-/* Beside so many gathered elements. */
-static outcome choose_beside(const ts_program_options *options, int64_t memory, int64_t live, ts_offload_stay *stay) {
+/* Beside so many gathered elements.
+ * \param [in,out] stay  In: live and at_once; out: of_part, the caller's. */
+static outcome choose_beside(const ts_program_options *options, int64_t memory, ts_offload_stay *stay) {
   search s = {.options = options, .memory = memory};
-  const ts_offload_stay none = {.decided = true, .live = live};
-  ts_program *program = plan_with(&s, none);
+  ts_program *program = plan_with(&s, *stay);
   outcome best = {program->plan->peak_bytes, moved_in_all(program), program->plan->peak_bytes <= memory};
   find_items(&s, program);
-  *stay = (ts_offload_stay){.decided = true, .live = live, .of_part = ts_calloc((size_t) s.n_parts + 1, 1)};
+  stay->of_part = ts_calloc((size_t) s.n_parts + 1, 1);
   ts_program_destroy(&program);
   if (best.fits) {
     fill_budget(&s, stay, &best);
@@ -305,20 +321,34 @@ static outcome choose_beside(const ts_program_options *options, int64_t memory, 
   return best;
 }
 
+/* The better of two choices, the first where they are alike, of which the other one's list is freed: what fits copies
+ * less, what does not takes less. */
+static outcome take_better(outcome a, ts_offload_stay *chosen, outcome b, ts_offload_stay other) {
+  bool better = a.fits && b.fits ? b.moved < a.moved : b.fits || (!a.fits && b.bytes < a.bytes);
+  ts_free(better ? chosen->of_part : other.of_part);
+  *chosen = better ? other : *chosen;
+  return better ? b : a;
+}
+
+/* With as many gathered elements as the deck lets be, and with few. */
+static outcome choose_with(const ts_program_options *options, int64_t memory, bool at_once, ts_offload_stay *chosen) {
+  ts_offload_stay few = {.decided = true, .at_once = at_once};
+  *chosen = few;
+  chosen->live = options->deck->zero_optimization.stage3_max_live_parameters;
+  outcome many = choose_beside(options, memory, chosen);
+  return take_better(many, chosen, choose_beside(options, memory, &few), few);
+}
+
 ts_offload_stay ts_budget_decide(const ts_program_options *options) {
   int64_t memory = ts_budget_memory(options);
   int64_t live = options->deck->zero_optimization.stage3_max_live_parameters;
-  const ts_offload_stay all = {.decided = true, .live = live, .all = true};
+  ts_offload_stay chosen = {.decided = true, .live = live, .all = true}, other;
   const search s = {.options = options, .memory = memory};
-  outcome with_all = memory > 0 ? try_choice(&s, all) : (outcome){.fits = true};
-  if (with_all.fits) {
-    return all;
+  outcome found = memory > 0 ? try_choice(&s, chosen) : (outcome){.fits = true};
+  const int ways = options->deck->zero_optimization.offload_optimizer.super_offload ? 2 : 1;
+  for (int at_once = 0; at_once < ways && !found.fits; ++at_once) { /* updates wait where that fits */
+    outcome now = choose_with(options, memory, at_once != 0, &other);
+    found = take_better(found, &chosen, now, other);
   }
-  ts_offload_stay many, few;
-  outcome with_many = choose_beside(options, memory, live, &many), with_few = choose_beside(options, memory, 0, &few);
-  bool take_many = with_many.fits && (!with_few.fits || with_many.moved <= with_few.moved);
-  bool take_few = !take_many && (with_few.fits || with_few.bytes < with_all.bytes);
-  ts_free(take_many ? NULL : many.of_part);
-  ts_free(take_few ? NULL : few.of_part);
-  return take_many ? many : take_few ? few : all;
+  return chosen;
 }

@@ -5,6 +5,9 @@
  * lives within runs (the largest); inputs each has for itself.  After creation nothing is allocated, but for the
  * addresses of nodes when runs first come with a set of places, and on a device for events and recordings.
  *
+ * Updates that a step leaves (pass/step.h) are made by the first forward of the next one, or before anything else that
+ * may read what they write: a run of another program, and all that reads or writes state of the model's parts.
+ *
  * On a device a run is queued and returns, with a copy of its inputs and scalars, so that it may outlive the step; the
  * host waits where it reads (ts_executor_read_..., _take_times), when the inputs of some runs still wait to be
  * copied, where it reads the sizes of messages (EXCHANGE_ROWS), and at the end of a step of a pipeline.  A run is
@@ -61,6 +64,9 @@ void ts_executor_run(ts_executor *executor, int index, int64_t run);
 
 /** The same of a run that the caller chooses (ts_step_run_by_hand). Collective over the world likewise. */
 void ts_executor_run_one(ts_executor *executor, int index, ts_run run);
+
+/** Forget the updates that the last step has left, as it is skipped: they would write what is there. Not collective. */
+void ts_executor_drop_updates(ts_executor *executor);
 
 /** Where the host writes an input or scalar of the micro-batch in slot \a slot, by name; NULL when the program has none
  * or never touches it.  Slots keep their values while other programs run. Not collective. */

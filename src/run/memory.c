@@ -220,9 +220,18 @@ typedef struct stretch {
   size_t bytes;
 } stretch;
 
-static stretch find_state(const ts_executor *e, ts_tid leaf, int64_t first, int64_t count) {
+/* Of what a part holds nothing is read or written before updates that wait are made. */
+static void complete_updates(ts_executor *e, ts_tid leaf) {
+  bool of_part = e->program[0].program->graph->tensor[leaf].held.part >= 0;
+  for (int i = 0; i < e->n_programs && of_part; ++i) {
+    ts_bound_complete(e, &e->program[i]);
+  }
+}
+
+static stretch find_state(ts_executor *e, ts_tid leaf, int64_t first, int64_t count) {
   const ts_bound_program *p = &e->program[0];
   const ts_graph *g = p->program->graph;
+  complete_updates(e, leaf);
   TS_ASSERT(g->tensor[leaf].role == TS_ROLE_STATE && first >= 0 && first + count <= ts_tensor_count(g, leaf));
   int64_t size = (int64_t) ts_dtype_size(g->tensor[leaf].dtype);
   unsigned char *memory = ts_bound_address(e, p, leaf, ts_run_in_slot(0));
@@ -301,6 +310,7 @@ static void spread_state(ts_executor *e, ts_tid leaf, ts_comm *comm, const int64
 
 void ts_executor_gather_state(ts_executor *e, ts_tid leaf, unsigned axes, const int64_t *cuts) {
   const ts_program *first = e->program[0].program;
+  complete_updates(e, leaf);
   if (ts_space_is_away(first->graph->tensor[leaf].space)) {
     spread_state(e, leaf, ts_world_comm(e->options.world, &first->mesh, axes), cuts);
     return;

@@ -262,10 +262,10 @@ ts_graph *ts_program_model(const ts_program_options *o) {
   return model;
 }
 
-static bool has_prepared(const ts_graph *g) {
+static bool has_segment(const ts_graph *g, ts_segment segment) {
   bool has = false;
-  for (ts_nid n = 0; n < g->n_nodes; ++n) {
-    has = has || g->node[n].segment == TS_SEGMENT_PREPARE;
+  for (ts_nid n = 0; n < g->n_nodes && !has; ++n) {
+    has = g->node[n].segment == segment;
   }
   return has;
 }
@@ -320,9 +320,10 @@ ts_program *ts_program_create(const ts_program_options *o) {
   if (stay.of_part != o->stay.of_part) {
     ts_free(stay.of_part);
   }
-  if (!has_prepared(program->graph)) {
+  if (!has_segment(program->graph, TS_SEGMENT_PREPARE)) {
     ts_step_prepares_nothing(&program->step);
   }
+  program->step.leaves = has_segment(program->graph, TS_SEGMENT_LATE_UPDATE);
   program->shards = context.shards;
   program->layout = context.layout;
   program->offload = program->layout != NULL ? ts_offload_count_of(&context) : (ts_offload_count){0};
@@ -479,25 +480,56 @@ static double message_bytes(const ts_program *program, const ts_node *node) {
 
 /* Does it happen once for all micro-batches of a step? */
 static bool happens_once(const ts_node *node) {
-  return (node->segment & (TS_SEGMENT_PREPARE | TS_SEGMENT_REDUCE | TS_SEGMENT_UPDATE)) != 0;
+  const unsigned once = TS_SEGMENT_PREPARE | TS_SEGMENT_REDUCE | TS_SEGMENT_UPDATE | TS_SEGMENT_LATE_UPDATE;
+  return (node->segment & once) != 0;
+}
+
+/* How often it happens in a turn of a step. */
+static double times_in(const ts_program *program, const ts_node *node, ts_turn turn) {
+  ts_turn own = ts_segment_phase(node->segment) == 0   ? TS_TURN_FORWARD
+                : ts_segment_phase(node->segment) == 1 ? TS_TURN_GRADIENTS
+                                                       : TS_TURN_UPDATE;
+  double all = happens_once(node) ? 1 : (double) program->step.micro_batches;
+  double first = own == TS_TURN_FORWARD ? 1 : all; /* later forwards are among backwards */
+  return turn == own ? first : turn == TS_TURN_GRADIENTS ? all - first : 0;
+}
+
+static double copied_in(const ts_program *program, const ts_node *node, ts_turn turn) {
+  bool copies = ts_node_is_copy(node);
+  return copies ? times_in(program, node, turn) * (double) ts_tensor_bytes(program->graph, node->out[0]) : 0;
 }
 
 double ts_program_copied(const ts_program *program, const ts_node *node) {
-  double times = happens_once(node) ? 1 : (double) program->step.micro_batches;
-  return ts_node_is_copy(node) ? times * (double) ts_tensor_bytes(program->graph, node->out[0]) : 0;
+  double sum = 0;
+  for (ts_turn turn = 0; turn < TS_N_TURNS; ++turn) {
+    sum += copied_in(program, node, turn);
+  }
+  return sum;
 }
 
-ts_moved ts_program_moved(const ts_program *program) {
+ts_moved ts_program_moved_in(const ts_program *program, ts_turn turn) {
   const ts_graph *g = program->graph;
   ts_moved moved = {0};
   for (ts_nid i = 0; i < g->n_nodes; ++i) {
     const ts_node *node = &g->node[i];
     if (ts_node_is_copy(node)) {
       ts_space space = ts_node_copies(node);
-      *(ts_node_brings(node) ? &moved.read[space] : &moved.written[space]) += ts_program_copied(program, node);
+      *(ts_node_brings(node) ? &moved.read[space] : &moved.written[space]) += copied_in(program, node, turn);
     }
   }
   return moved;
+}
+
+ts_moved ts_program_moved(const ts_program *program) {
+  ts_moved all = {0};
+  for (ts_turn turn = 0; turn < TS_N_TURNS; ++turn) {
+    ts_moved part = ts_program_moved_in(program, turn);
+    for (ts_space space = 0; space < TS_N_SPACES; ++space) {
+      all.read[space] += part.read[space];
+      all.written[space] += part.written[space];
+    }
+  }
+  return all;
 }
 
 /* Do the groups over \a axes hold several ranks along \a axis? */

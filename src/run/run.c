@@ -4,6 +4,7 @@
 #include "run/bound.h"
 
 #include <math.h>
+#include <string.h>
 
 static void run_all_gather(ts_bound_node *b) {
   b->comm->ops->all_gather(b->comm, b->transfer, b->call.node->attr.comm.n_pieces, ts_call_in(&b->call, 0)->dtype);
@@ -121,8 +122,48 @@ void ts_bound_observe(const ts_bound_node *b, bool collective, double start) {
   }
 }
 
+/* ---- runs ---- */
+
+static void walk_run(ts_executor *e, ts_bound_program *p, ts_run run) {
+  (e->device != NULL ? ts_walk_device : ts_walk_host)(e, p, run);
+}
+
+void ts_bound_complete(ts_executor *e, ts_bound_program *p) {
+  for (int chunk = 0; chunk < p->n_chunks; ++chunk) {
+    if (p->left[chunk]) {
+      p->left[chunk] = false;
+      walk_run(e, p, ts_step_run_late_update(chunk));
+    }
+  }
+}
+
+/* Whatever else is run needs their values now. */
+static void complete_others(ts_executor *e, const ts_bound_program *p) {
+  for (int i = 0; i < e->n_programs; ++i) {
+    if (&e->program[i] != p) {
+      ts_bound_complete(e, &e->program[i]);
+    }
+  }
+}
+
 void ts_executor_run_one(ts_executor *e, int index, ts_run run) {
-  (e->device != NULL ? ts_walk_device : ts_walk_host)(e, &e->program[index], run);
+  ts_bound_program *p = &e->program[index];
+  const ts_step_runs *step = &p->program->step;
+  bool leaves = ts_step_leaves_updates(step, run), *left = &p->left[run.chunk];
+  complete_others(e, leaves ? NULL : p);
+  if (*left && ts_step_takes_updates(step, &run)) {
+    *left = false;
+  }
+  walk_run(e, p, run);
+  for (int chunk = 0; chunk < p->n_chunks && leaves; ++chunk) {
+    p->left[chunk] = true;
+  }
+}
+
+void ts_executor_drop_updates(ts_executor *e) {
+  for (int i = 0; i < e->n_programs; ++i) {
+    memset(e->program[i].left, 0, (size_t) e->program[i].n_chunks * sizeof *e->program[i].left);
+  }
 }
 
 void ts_executor_run(ts_executor *e, int index, int64_t run) {

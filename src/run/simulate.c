@@ -36,6 +36,13 @@ static bool is_of_step(const ts_sim_rank *r, ts_tid t) {
   return ts_arenas[r->program->plan->address[r->place[t].root].arena].lifetime == TS_LIFETIME_STEP;
 }
 
+/* Is it a version of state that the step's first forward has made, of what the step before has left? */
+static bool is_made_late(const ts_sim_rank *r, ts_tid t) {
+  const ts_node *producer = ts_graph_producer(r->program->graph, t);
+  return producer != NULL && producer->segment == TS_SEGMENT_LATE_UPDATE &&
+         r->program->graph->tensor[r->place[t].root].role == TS_ROLE_STATE;
+}
+
 /* Place of what is known of its making: a version of state is of no slot, nor is what all micro-batches have. */
 static size_t made_at(const ts_sim_rank *r, ts_tid t) {
   bool state = r->program->graph->tensor[r->place[t].root].role == TS_ROLE_STATE;
@@ -267,7 +274,7 @@ static void forget(ts_sim_rank *r) {
   }
   for (ts_tid t = 0; t < g->n_tensors; ++t) {
     const ts_sim_storage *s = storage_of(r, t);
-    if (is_of_step(r, t)) {
+    if (is_of_step(r, t) || is_made_late(r, t)) {
       continue;
     }
     bool scratch = s != NULL && s->place < 0 && g->tensor[s->root].producer != TS_NONE;
@@ -343,6 +350,7 @@ static char *open_run(ts_sim_rank *r) {
     return NULL;
   }
   r->now = ts_step_run(step, r->run);
+  ts_step_takes_updates(step, &r->now);
   r->kind = &step->kind[r->now.kind];
   return ts_sim_post_receives(r);
 }
