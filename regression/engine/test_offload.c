@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "run/program.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { STEPS = 4 };
@@ -16,9 +17,15 @@ enum { STEPS = 4 };
 #define PIECES " zero_optimization.sub_group_size=1"
 #define DROPPED " zero_optimization.stage=3 zero_optimization.stage3_max_live_parameters=0"
 
+/* All micro-batches of a unit before the next one's. */
+#define UNIT " run.accumulation_order=unit"
+
+/* A tied table's two gradients are added up in an order of its own then. */
+#define UNTIED " model.tie_word_embeddings=false"
+
 /* What is in files: states of the optimizer, parameters, both. */
-typedef enum what { STATES, PARAMETERS, BOTH } what;
-static const char *const what_names[] = {"states", "parameters", "both"};
+typedef enum what { STATES, PARAMETERS, BOTH, NOTHING } what;
+static const char *const what_names[] = {"states", "parameters", "both", "nothing"};
 
 typedef struct offload_case {
   int ranks; /* 0: any number */
@@ -57,6 +64,7 @@ static const offload_case cases[] = {
      ALL PIECES " zero_optimization.stage=2 gradient_accumulation_steps=3 bf16.enabled=true debug.memcheck=true "
                 "zero_optimization.reduce_bucket_size=2000"},
     {0, STATES, GPT2, ALL PIECES " zero_optimization.stage=3 fp16.enabled=true data_types.grad_accum_dtype=fp16"},
+    {0, BOTH, GPT2, ALL DROPPED PIECES " gradient_accumulation_steps=6" UNIT},
     {2, BOTH, LLAMA, ALL DROPPED PIECES " tensor_parallel.autotp_size=2 bf16.enabled=true"},
     {2, BOTH, LLAMA, ALL DROPPED " sequence_parallel_size=2 gradient_accumulation_steps=2"},
     {2, BOTH, GPT2, ALL DROPPED PIECES " pipeline.stages=2 gradient_accumulation_steps=3"}, /* a tied table */
@@ -68,22 +76,45 @@ static const offload_case cases[] = {
     {4, STATES, GPT2, ALL PIECES " zero_optimization.stage=1 optimizer.type=Muon tensor_parallel.autotp_size=2"},
 };
 
+/* And in the order of units, against that of micro-batches in memory. */
+static const offload_case by_unit[] = {
+    {0, NOTHING, GPT2, " zero_optimization.stage=2 gradient_accumulation_steps=3 debug.memcheck=true" UNTIED},
+    {0, NOTHING, LLAMA, " zero_optimization.stage=1 gradient_accumulation_steps=6 fp16.enabled=true"},
+    {0, NOTHING, GPT2, " zero_optimization.stage=0 gradient_accumulation_steps=2 torch_autocast.enabled=true" UNTIED},
+    {0, NOTHING, LLAMA, " gradient_accumulation_steps=3 moe={num_experts=4;k=2;aux_loss_coef=0.1;}"},
+    {0, STATES, GPT2, ALL PIECES " gradient_accumulation_steps=6 zero_optimization.stage=2 bf16.enabled=true" UNTIED},
+    {0, BOTH, LLAMA,
+     ALL DROPPED PIECES " gradient_accumulation_steps=3 bf16.enabled=true activation_checkpointing.enabled=true "
+                        "zero_optimization.reduce_bucket_size=2000 debug.memcheck=true"},
+    {0, BOTH, GPT2,
+     ALL DROPPED PIECES " gradient_accumulation_steps=2 fp16.enabled=true "
+                        "zero_optimization.offload_optimizer.gradients=false" UNTIED},
+    {2, BOTH, LLAMA, ALL DROPPED " sequence_parallel_size=2 gradient_accumulation_steps=3"},
+    {2, STATES, LLAMA,
+     ALL " zero_optimization.stage=3 tensor_parallel.autotp_size=2 gradient_accumulation_steps=2 "
+         "moe={num_experts=4;k=2;drop_tokens=false;} bf16.enabled=true"},
+    {4, BOTH, GPT2,
+     ALL DROPPED PIECES " tensor_parallel.autotp_size=2 gradient_accumulation_steps=3 "
+                        "zero_optimization.overlap_comm=true"},
+};
+
 static char *offload_sets(const char *directory, what w) {
   char *states = ts_format(" zero_optimization.offload_optimizer={device=\"nvme\";nvme_path=\"%s\";}", directory);
   char *parameters = ts_format(" zero_optimization.offload_param={device=\"nvme\";nvme_path=\"%s\";}", directory);
-  char *sets = ts_format("%s%s", w == PARAMETERS ? "" : states, w == STATES ? "" : parameters);
+  bool some = w == STATES || w == BOTH, values = w == PARAMETERS || w == BOTH;
+  char *sets = ts_format("%s%s", some ? states : "", values ? parameters : "");
   ts_free(states);
   ts_free(parameters);
   return sets;
 }
 
 /* Evaluations among them, which have the same parameters. */
-static void test_case(ts_world *world, const char *directory, const offload_case *c) {
-  char *files = offload_sets(directory, c->what), *sets = ts_format("%s%s", c->sets, files);
+static void test_case(ts_world *world, const char *directory, const offload_case *c, const char *order) {
+  char *files = offload_sets(directory, c->what), *sets = ts_format("%s%s%s", c->sets, files, order);
   train_run memory = train_run_do(world, c->deck, c->sets, STEPS), file = train_run_do(world, c->deck, sets, STEPS);
   bool evaluated = memcmp(memory.evaluation, file.evaluation, STEPS * sizeof *file.evaluation) == 0;
-  tap_ok_all(MPI_COMM_WORLD, train_run_equal(&memory, &file) && evaluated, "%s in files,%s: the same bits",
-             what_names[c->what], c->sets);
+  tap_ok_all(MPI_COMM_WORLD, train_run_equal(&memory, &file) && evaluated, "%s in files,%s%s: the same bits",
+             what_names[c->what], c->sets, order);
   train_run_free(&memory);
   train_run_free(&file);
   ts_free(files);
@@ -168,6 +199,18 @@ static void test_parts(ts_world *world) {
   ts_free(some);
 }
 
+/* A tied table's gradients come to the same, but for the rounding of fp32 sums. */
+static void test_tied(ts_world *world) {
+  const char *sets = "gradient_accumulation_steps=3";
+  train_run turns = train_run_do(world, GPT2, sets, 2),
+            units = train_run_do(world, GPT2, "gradient_accumulation_steps=3" UNIT, 2);
+  double norm = units.norm[0] / turns.norm[0] - 1, loss = units.loss[1] / turns.loss[1] - 1;
+  tap_ok_all(MPI_COMM_WORLD, units.loss[0] == turns.loss[0] && fabs(norm) < 1e-6 && fabs(loss) < 1e-5,
+             "a tied table: the same but for the order of sums, norm %.1e, next loss %.1e", norm, loss);
+  train_run_free(&turns);
+  train_run_free(&units);
+}
+
 /* Parts whose update waits for the next forward, and others that are updated. */
 static void count_updates(const ts_program *p, int *late, int *others) {
   *late = *others = 0;
@@ -210,9 +253,15 @@ int main(int argc, char **argv) {
   int ranks = ts_world_size(world);
   for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
     if (cases[i].ranks == ranks || (cases[i].ranks == 0 && ranks < 4)) {
-      test_case(world, directory, &cases[i]);
+      test_case(world, directory, &cases[i], "");
     }
   }
+  for (size_t i = 0; i < sizeof by_unit / sizeof *by_unit; ++i) {
+    if (by_unit[i].ranks == ranks || (by_unit[i].ranks == 0 && ranks < 4)) {
+      test_case(world, directory, &by_unit[i], UNIT);
+    }
+  }
+  test_tied(world);
   test_late(world);
   for (what w = STATES; w <= BOTH; ++w) {
     test_plan(world, w);

@@ -53,7 +53,8 @@ static void test_building(void) {
   ts_graph_mark(g, "result", w);
   tap_ok(ts_graph_marked(g, "result") == w && g->n_marks == 1, "a mark moves");
   ts_graph_mark_gradient(g, "w", y);
-  tap_ok(ts_graph_gradient_of(g, w) == y && ts_graph_gradient_of(g, x) == TS_NONE, "gradients are marked by parameter");
+  tap_ok(ts_graph_gradient_of(g, w, 0) == y && ts_graph_gradient_of(g, x, 0) == TS_NONE,
+         "gradients are marked by parameter");
   ts_graph_destroy(&g);
   tap_ok(g == NULL, "the pointer of a destroyed graph is NULL");
 }

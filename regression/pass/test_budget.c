@@ -138,9 +138,50 @@ static void test_choices(const char *sets, int ranks) {
 
 #define NO_GRADIENTS " zero_optimization.offload_optimizer.gradients=false"
 
+/* Of three micro-batches that leave little where they go through the model in turns. */
+static void test_order(void) {
+  static const struct {
+    const char *order;
+    int64_t tight, loose; /* micro-batches that go together where all leaves in turns, and where they have room */
+  } rows[] = {{"auto", 1, 3}, {"micro_batch", 1, 1}, {"unit", 3, 3}};
+  double copied[3];
+  for (int i = 0; i < 3; ++i) {
+    setting s;
+    char *words = ts_format(AUTO " zero_optimization.stage=3 gradient_accumulation_steps=3 run.accumulation_order=%s",
+                            rows[i].order);
+    make_setting(&s, words, 1);
+    s.options.stay = (ts_offload_stay){.decided = true, .together = 1};
+    ts_program *turns = ts_program_create(&s.options);
+    s.options.stay.together = 3;
+    ts_program *units = ts_program_create(&s.options);
+    int64_t limit[] = {turns->plan->peak_bytes, units->plan->peak_bytes > turns->plan->peak_bytes
+                                                    ? units->plan->peak_bytes
+                                                    : turns->plan->peak_bytes};
+    s.options.stay = (ts_offload_stay){0};
+    int64_t found[2];
+    for (int k = 0; k < 2; ++k) {
+      s.options.memory = limit[k];
+      ts_program *program = ts_program_create(&s.options);
+      found[k] = program->step.together;
+      copied[i] = choice_of(program).moved;
+      ts_program_destroy(&program);
+    }
+    tap_ok(found[0] == rows[i].tight && found[1] == rows[i].loose,
+           "accumulation_order %s: %lld and %lld together within %lld and %lld bytes", rows[i].order,
+           (long long) found[0], (long long) found[1], (long long) limit[0], (long long) limit[1]);
+    ts_program_destroy(&turns);
+    ts_program_destroy(&units);
+    ts_deck_destroy(&s.deck);
+    ts_free(words);
+  }
+  tap_ok(copied[0] <= copied[1] && copied[0] <= copied[2] && copied[2] < copied[1],
+         "and copy %.0f, %.0f and %.0f bytes", copied[0], copied[1], copied[2]);
+}
+
 int main(void) {
   test_choices("zero_optimization.stage=3" NO_GRADIENTS, 1);
   test_choices("zero_optimization.stage=3 bf16.enabled=true gradient_accumulation_steps=3" NO_GRADIENTS, 2);
   test_choices("zero_optimization.stage=2 bf16.enabled=true", 2);
+  test_order();
   return tap_done();
 }

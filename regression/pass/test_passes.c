@@ -11,6 +11,8 @@
 #include "pass/sequence.h"
 #include "pass/step.h"
 
+#include <stdlib.h>
+
 #define TINY_LLAMA                                                                                                \
   "model = { model_type = \"llama\"; vocab_size = 11; hidden_size = 8; intermediate_size = 12;\n"                 \
   "  num_hidden_layers = 2; num_attention_heads = 4; num_key_value_heads = 2; max_position_embeddings = 16; };\n" \
@@ -35,6 +37,7 @@ typedef struct passed {
 
 static const ts_backend *backend; /* the programs are for */
 static const ts_sequence whole_samples = {.length = T, .ulysses = 1, .ring = 1};
+static int64_t together = 1; /* micro-batches, unit by unit */
 
 static void observe(const char *pass, const ts_graph *graph, void *user) {
   (void) graph;
@@ -50,6 +53,7 @@ static passed run(const char *text, const char *set, const char *more, ts_model_
   TS_CHECK(ts_mesh_init(&p.mesh, (const int[]){1, 1, 1, 1, 1}, 1, 0, &err) == TS_OK, "%s", err.text);
   p.graph = ts_model_build(p.deck, use, (ts_model_size){B, T, T});
   p.step = ts_step_of(use, 1, NULL);
+  p.step.together = together;
   p.context = (ts_pass_context){
       .deck = p.deck, .mesh = &p.mesh, .target = {backend, 0, TS_CUDNN_NEVER}, .use = use, .step = &p.step};
   p.context.sequence = &whole_samples;
@@ -93,7 +97,7 @@ static bool is_forward(const ts_node *node) {
 static void test_list(void) {
   passed p = run(TINY_LLAMA, NULL, NULL, TS_MODEL_TRAIN, NULL);
   tap_ok(strcmp(p.seen.text, "precision autocast shard experts heads tile balance stage autodiff loss_scale recompute "
-                             "exchange crossing placed offload zero "
+                             "exchange crossing placed offload unroll zero "
                              "fuse epilogue qkv schedule "
                              "memory ") == 0,
          "training runs every pass");
@@ -137,11 +141,12 @@ static void test_precision(void) {
   tap_ok(g->tensor[norm->out[1]].dtype == TS_F32 && g->tensor[attention->out[1]].dtype == TS_F32 &&
              g->tensor[loss->out[0]].dtype == TS_F64,
          "bf16: statistics and the loss stay wide");
-  tap_ok(g->tensor[ts_graph_gradient_of(g, ts_graph_find(g, "lm_head.weight"))].dtype == TS_F32,
+  tap_ok(g->tensor[ts_graph_gradient_of(g, ts_graph_find(g, "lm_head.weight"), 0)].dtype == TS_F32,
          "bf16: parameter gradients are in the accumulation type");
   end(&p);
   p = run(TINY_LLAMA, "bf16.enabled=true", "data_types.grad_accum_dtype=bf16", TS_MODEL_TRAIN, "autodiff");
-  tap_ok(p.graph->tensor[ts_graph_gradient_of(p.graph, ts_graph_find(p.graph, "model.norm.weight"))].dtype == TS_BF16,
+  tap_ok(p.graph->tensor[ts_graph_gradient_of(p.graph, ts_graph_find(p.graph, "model.norm.weight"), 0)].dtype ==
+             TS_BF16,
          "grad_accum_dtype bf16: they are narrow");
   end(&p);
   p = run(TINY_LLAMA, "bf16.enabled=true", NULL, TS_MODEL_LOGITS, "precision");
@@ -169,7 +174,7 @@ static void test_gradients(const char *what, const char *text, const char *set) 
   int missing = 0, forward = 0, products = 0;
   for (ts_tid t = 0; t < g->n_tensors; ++t) {
     if (g->tensor[t].role == TS_ROLE_PARAM) {
-      ts_tid gradient = ts_graph_gradient_of(g, t);
+      ts_tid gradient = ts_graph_gradient_of(g, t, 0);
       const ts_node *node = ts_graph_producer(g, gradient);
       bool apart = node != NULL && (node->segment == TS_SEGMENT_BACKWARD_WEIGHT || node->op == TS_OP_HEAD_LOSS_DX);
       missing += !apart || !ts_shape_equal(&g->tensor[gradient].shape, &g->tensor[t].shape);
@@ -217,7 +222,7 @@ static void test_frozen(void) {
   const ts_graph *g = p.graph;
   static const int rows[][2] = {{TS_OP_EMBEDDING_DW, 0}, {TS_OP_RMSNORM_DX, 2 * L}, {TS_OP_RMSNORM_DW, 2 * L + 1}};
   expect_counts("frozen embedding", g, rows, sizeof rows / sizeof *rows);
-  tap_ok(ts_graph_gradient_of(g, ts_graph_find(g, "model.embed_tokens.weight")) == TS_NONE, "it has no gradient");
+  tap_ok(ts_graph_gradient_of(g, ts_graph_find(g, "model.embed_tokens.weight"), 0) == TS_NONE, "it has no gradient");
   end(&p);
   p = run(TINY_LLAMA, UNTIED, "frozen=[\"^model\"]", TS_MODEL_TRAIN, "autodiff");
   int backward = 0;
@@ -231,7 +236,7 @@ static void test_frozen(void) {
 static void test_tied(void) {
   passed p = run(TINY_LLAMA, TIED, NULL, TS_MODEL_TRAIN, "autodiff");
   const ts_graph *g = p.graph;
-  const ts_node *sum = ts_graph_producer(g, ts_graph_gradient_of(g, ts_graph_find(g, "model.embed_tokens.weight")));
+  const ts_node *sum = ts_graph_producer(g, ts_graph_gradient_of(g, ts_graph_find(g, "model.embed_tokens.weight"), 0));
   tap_ok(sum->op == TS_OP_ADD && ts_graph_producer(g, sum->in[0])->op == TS_OP_HEAD_LOSS_DX &&
              ts_graph_producer(g, sum->in[1])->op == TS_OP_EMBEDDING_DW,
          "tied: the gradient is the head's plus the embedding's");
@@ -781,9 +786,47 @@ static void test_state(void) {
   end(&p);
 }
 
+/* Units in their order, each with all its micro-batches in theirs. */
+static bool is_by_unit(const ts_graph *g, int64_t n) {
+  int unit = -1;
+  int64_t m = 0;
+  bool ordered = true;
+  for (ts_nid i = 0; i < g->n_nodes; ++i) {
+    const char *at = strchr(g->node[i].name, '@');
+    int64_t own = at != NULL ? atoi(at + 1) : 0;
+    bool same = g->node[i].unit == unit;
+    ordered = ordered && own < n && (same ? own == m || own == m + 1 || own == 0 : own == 0 && (i == 0 || m == n - 1));
+    unit = g->node[i].unit;
+    m = own;
+  }
+  return ordered && m == n - 1;
+}
+
+/* Parameters are read once for all, inputs each by its own; a tied table's gradients of two units stay apart. */
+static void test_unroll(const char *deck, const char *set, const char *tied) {
+  passed one = run(deck, set, NULL, TS_MODEL_TRAIN, "placed");
+  together = 3;
+  passed three = run(deck, set, NULL, TS_MODEL_TRAIN, "unroll");
+  together = 1;
+  const ts_graph *a = one.graph, *b = three.graph;
+  tap_ok(count_op(b, TS_OP_MATMUL) == 3 * count_op(a, TS_OP_MATMUL) && is_by_unit(b, 3), "%d nodes, unit by unit",
+         b->n_nodes);
+  tap_ok(ts_graph_find(b, "labels@2") != TS_NONE && ts_graph_find(b, "labels@3") == TS_NONE &&
+             b->n_tensors < 3 * a->n_tensors && ts_graph_marked(b, "loss@2") != TS_NONE,
+         "each has inputs and a loss");
+  ts_tid table = ts_graph_find(b, tied);
+  tap_ok(ts_graph_gradient_of(b, table, 2) != TS_NONE && ts_graph_gradient_of(b, table, 3) == TS_NONE &&
+             (ts_graph_earlier_of(b, table, 2) != TS_NONE) == (set == NULL),
+         "and gradients");
+  end(&one);
+  end(&three);
+}
+
 int main(void) {
   backend = ts_backend_null();
   test_list();
+  test_unroll(TINY_LLAMA, UNTIED, "model.embed_tokens.weight");
+  test_unroll(TINY_GPT2, NULL, "transformer.wte.weight");
   test_precision();
   test_gradients("llama", TINY_LLAMA, UNTIED);
   test_gradients("gpt2", TINY_GPT2, NULL);

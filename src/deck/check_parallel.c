@@ -135,6 +135,9 @@ static void check_partition(ts_reader *reader) {
     }
     return;
   }
+  if (strcmp(reader->deck->run.accumulation_order, "unit") == 0) {
+    ts_reader_note_idle(reader, "run.accumulation_order", "the order of a pipeline is its schedule's");
+  }
   bool type = strncasecmp(by, TS_PARTITION_TYPE, strlen(TS_PARTITION_TYPE)) == 0;
   if (type && ts_matches(expression, "") < 0) {
     ts_reader_report(reader, TS_CHECK_REGEX, "pipeline.partition", "\"%s\": not a valid regular expression",

@@ -159,6 +159,7 @@ typedef struct ts_deck_run {
   bool exact_sums, deterministic;
   bool cuda_graphs, measure_algorithms, share_device, tf32;
   char *bind;                   /**< "auto", "cores" or "none". */
+  char *accumulation_order;     /**< "auto", "micro_batch" or "unit". */
   int64_t memory_limit;         /**< Bytes of a rank's memory where it computes; 0: what there is. */
   int64_t host_memory_limit;    /**< Likewise of the host's beside a device. */
   int64_t threads;              /**< Per rank; 0: the cores this rank may use. */

@@ -112,6 +112,12 @@ static const ts_key rows[] = {
            "Seconds that stopping ahead of a time limit keeps beside two saves and two steps."),
     FLAG(run.share_device, "false", 0, "Let several ranks of a node use one GPU: for tests."),
     FLAG(run.tf32, "false", 0, "Let fp32 products on a GPU round their operands to TF32 (10 bits)."),
+    WORD(
+        run.accumulation_order, "auto", "auto|micro_batch|unit", NULL, 0,
+        "What comes next where gradients are accumulated: micro_batch, the next unit of the same one; unit, the same "
+        "unit "
+        "of the next one, so that parameters, sums and states come and go once a step, and what all micro-batches keep "
+        "is there at a time; auto, unit where that copies less and fits into a limit of memory."),
     WORD(run.bind, "auto", "auto|cores|none", NULL, 0,
          "Give each rank processors of its own, near its GPU, where the launcher has not: auto does so in a job of "
          "Slurm."),

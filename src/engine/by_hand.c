@@ -62,8 +62,10 @@ ts_status ts_engine_check_idle(const ts_engine *e, const char *call, ts_error *e
 
 /* ---- inputs and outputs ---- */
 
-static ts_tid find_input(const ts_program *p, const char *name) {
-  ts_tid t = p != NULL ? ts_graph_find(p->graph, name) : TS_NONE;
+ts_tid ts_engine_find_input(const ts_program *p, const char *name, int64_t m) {
+  char *of_m = ts_together_name(name, m);
+  ts_tid t = p != NULL ? ts_graph_find(p->graph, of_m) : TS_NONE;
+  ts_free(of_m);
   return t != TS_NONE && p->graph->tensor[t].role == TS_ROLE_INPUT ? t : TS_NONE;
 }
 
@@ -79,7 +81,7 @@ ts_status ts_set_input(ts_engine *e, const char *name, const void *samples, ts_e
   ts_feeding *f = &e->feeding;
   bool found = false;
   for (int which = TS_PROGRAM_TRAIN; which <= TS_PROGRAM_EVALUATE; ++which) {
-    ts_tid input = find_input(e->program[which], name);
+    ts_tid input = ts_engine_find_input(e->program[which], name, f->is_on ? f->member : 0);
     if (input != TS_NONE && (!f->is_on || f->which == which)) {
       ts_engine_write_input(e, which, f->is_on ? f->slot : 0, input, samples);
     }
@@ -299,7 +301,7 @@ ts_status ts_set_output_gradient(ts_engine *e, const char *name, const float *gr
   }
   char *seed = ts_format(TS_SEED_LEAF "%s", name);
   const ts_program *p = e->program[TS_PROGRAM_TRAIN];
-  ts_tid t = find_input(p, seed);
+  ts_tid t = ts_engine_find_input(p, seed, 0);
   ts_status status = TS_OK;
   if (t == TS_NONE) {
     status = ts_error_add(err, "%s: the model has no output %s that depends on a trainable parameter", call, name);

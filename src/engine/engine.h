@@ -46,7 +46,8 @@ typedef struct ts_hand_steps {
 typedef struct ts_feeding {
   bool is_on, failed;
   int which, slot;
-  ts_error *err; /**< Of the call that asks. */
+  int64_t member; /**< Which one of the micro-batches that are together. */
+  ts_error *err;  /**< Of the call that asks. */
 } ts_feeding;
 
 /* What a rank may take of its host. */
@@ -154,6 +155,10 @@ void ts_engine_forget_seeds(ts_engine *engine, int slot);
 /** What the loss of a program is divided by before its backward; the record's factor makes up for it. Not
  * collective. */
 double ts_engine_static_tokens(const ts_engine *engine, int which);
+
+/** The INPUT leaf \a name of a program for micro-batch \a m of those that are together; TS_NONE: nothing reads it, or
+ * the program is NULL. Not collective. */
+ts_tid ts_engine_find_input(const ts_program *program, const char *name, int64_t m);
 
 /** Write an INPUT leaf of a program from the micro-batch's samples, whole ones: of a sequence a rank along sp takes its
  * tokens. Not collective. */

@@ -207,7 +207,13 @@ ts_status ts_set_train_batch_size(ts_engine *e, int64_t size, ts_error *err) {
     return ts_error_add(err, "ts_set_train_batch_size: the engine was made for one micro-batch a step: make it with "
                              "TS_CAN_STEP, or for more");
   }
-  if (p != NULL && !ts_step_set_micro_batches(&p->step, steps)) {
+  if (p != NULL && steps % p->step.together != 0) {
+    return ts_error_add(err,
+                        "ts_set_train_batch_size: the engine puts %lld micro-batches together (run."
+                        "accumulation_order): %lld are no multiple of them",
+                        (long long) p->step.together, (long long) steps);
+  }
+  if (p != NULL && !ts_step_set_micro_batches(&p->step, steps / p->step.together)) {
     return ts_error_add(err, "ts_set_train_batch_size: the engine's schedule does not take %lld micro-batches",
                         (long long) steps);
   }

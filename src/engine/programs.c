@@ -107,14 +107,16 @@ void ts_engine_drop_programs(ts_engine *e) {
 
 /* What ranks tell each other. */
 typedef struct fitting {
-  int64_t live, excess;
+  int64_t live, together, excess;
 } fitting;
 
-/* The lowest of all ranks' elements that are gathered at a time, the most bytes that one has too much. */
+/* The lowest of all ranks' elements that are gathered at a time, and of micro-batches together, the most bytes that one
+ * has too much. */
 static fitting agree_fitting(const ts_engine *e, fitting mine) {
   fitting *all = ts_world_gather(e->world, &mine, sizeof mine);
   for (int r = 0; r < ts_world_size(e->world); ++r) {
     mine.live = all[r].live < mine.live ? all[r].live : mine.live;
+    mine.together = all[r].together < mine.together ? all[r].together : mine.together;
     mine.excess = all[r].excess > mine.excess ? all[r].excess : mine.excess;
   }
   ts_free(all);
@@ -141,13 +143,15 @@ static void add_programs_that_fit(ts_engine *e, const ts_engine_options *o) {
   for (int tries = 0; tries < 3; ++tries) {
     const ts_program_options options = options_to_fit(e, o);
     ts_offload_stay stay = ts_budget_decide(&options);
-    stay.live = agree_fitting(e, (fitting){stay.live, 0}).live;
+    const fitting agreed = agree_fitting(e, (fitting){stay.live, stay.together, 0});
+    stay.live = agreed.live;
+    stay.together = agreed.together;
     e->stay = stay;
     add_programs(e, o);
     int64_t excess = ts_engine_peak(e) - budget;
     bool first_fits = ts_engine_program(e)->plan->peak_bytes <= e->budget;
     bool again = tries < 2 && budget > 0 && excess > 0 && excess < e->budget && first_fits;
-    if (agree_fitting(e, (fitting){0, again ? excess : 0}).excess == 0) {
+    if (agree_fitting(e, (fitting){.excess = again ? excess : 0}).excess == 0) {
       break;
     }
     e->budget -= again ? excess : 0;

@@ -39,7 +39,7 @@ double ts_engine_static_tokens(const ts_engine *e, int which) {
     return e->mesh.ranks / (e->mesh.size[TS_AXIS_TP] * e->mesh.size[TS_AXIS_PP]);
   }
   double ranks = e->scaler.rule == TS_LOSS_SCALE_NONE ? ts_mesh_group_size(&e->mesh, TS_AXES_BATCH) : 1;
-  return (double) p->counted * (double) p->step.micro_batches * ranks;
+  return (double) p->counted * (double) (p->step.micro_batches * p->step.together) * ranks;
 }
 
 /* ---- the host's part of a run ---- */
@@ -75,8 +75,12 @@ void ts_engine_write_input(ts_engine *e, int which, int slot, ts_tid input, cons
 /* ---- where samples come from ---- */
 
 static ts_status take_samples(ts_engine *e, const ts_feed *feed, int which, ts_run run, ts_error *err) {
+  const int64_t together = e->program[which]->step.together;
   e->feeding = (ts_feeding){.which = which, .slot = ts_run_slot(run), .err = err, .is_on = true};
-  feed->feed(e, run.micro_batch, feed->user);
+  for (int64_t m = 0; m < together && !e->feeding.failed; ++m) {
+    e->feeding.member = m;
+    feed->feed(e, run.micro_batch * together + m, feed->user);
+  }
   e->feeding.is_on = false;
   bool pipeline = e->mesh.size[TS_AXIS_PP] > 1;
   TS_CHECK(!e->feeding.failed || !pipeline || run.micro_batch == 0,
@@ -94,7 +98,7 @@ static void take_from_batch(ts_engine *e, int64_t micro_batch, void *user) {
            (long long) batch->length);
   for (int i = 0; i < TS_N_INPUTS; ++i) {
     const char *name = ts_input_get((ts_input_kind) i)->name;
-    ts_tid leaf = ts_graph_find(p->graph, name);
+    ts_tid leaf = ts_engine_find_input(p, name, e->feeding.member);
     if (leaf != TS_NONE) {
       TS_CHECK(batch->input[i] != NULL, "the batch has no %s", name);
       size_t sample = ts_batch_bytes(batch, (ts_input_kind) i);
@@ -273,7 +277,7 @@ static ts_status run_schedule(ts_engine *e, const ts_feed *feed, ts_error *err) 
     spell_instance(e, run, instance);
     ts_heartbeat_instance(ts_world_heartbeat(e->world), instance);
     if (phase != TS_RUN_UPDATE) {
-      ts_heartbeat_micro_batch(ts_world_heartbeat(e->world), run.micro_batch);
+      ts_heartbeat_micro_batch(ts_world_heartbeat(e->world), run.micro_batch * step->together);
     }
     if (phase == TS_RUN_FORWARD) {
       if (take_samples(e, feed, which, run, err) != TS_OK) {

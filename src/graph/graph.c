@@ -412,11 +412,12 @@ static void mark_for(ts_graph *g, const char *what, const char *parameter, ts_ti
   ts_free(name);
 }
 
-static ts_tid marked_for(const ts_graph *g, const char *what, ts_tid parameter) {
+static ts_tid marked_for(const ts_graph *g, const char *what, ts_tid parameter, int64_t m) {
   if (parameter == TS_NONE) {
     return TS_NONE;
   }
-  char *name = ts_format("%s:%s", what, g->tensor[parameter].name);
+  char *name = m == 0 ? ts_format("%s:%s", what, g->tensor[parameter].name)
+                      : ts_format("%s:%s@%lld", what, g->tensor[parameter].name, (long long) m);
   ts_tid t = ts_graph_marked(g, name);
   ts_free(name);
   return t;
@@ -426,14 +427,14 @@ void ts_graph_mark_gradient(ts_graph *g, const char *parameter, ts_tid gradient)
   mark_for(g, "gradient", parameter, gradient);
 }
 
-ts_tid ts_graph_gradient_of(const ts_graph *g, ts_tid parameter) {
-  return marked_for(g, "gradient", parameter);
+ts_tid ts_graph_gradient_of(const ts_graph *g, ts_tid parameter, int64_t m) {
+  return marked_for(g, "gradient", parameter, m);
 }
 
 void ts_graph_mark_earlier(ts_graph *g, const char *parameter, ts_tid gradient) {
   mark_for(g, "earlier", parameter, gradient);
 }
 
-ts_tid ts_graph_earlier_of(const ts_graph *g, ts_tid parameter) {
-  return marked_for(g, "earlier", parameter);
+ts_tid ts_graph_earlier_of(const ts_graph *g, ts_tid parameter, int64_t m) {
+  return marked_for(g, "earlier", parameter, m);
 }

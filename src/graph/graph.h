@@ -527,13 +527,14 @@ ts_tid ts_graph_marked(const ts_graph *graph, const char *name);
 /** True when \a tensor has a mark. Not collective. */
 bool ts_graph_is_marked(const ts_graph *graph, ts_tid tensor);
 
-/** Mark the gradient of the PARAM leaf \a parameter; and find it, or TS_NONE. Not collective. */
+/** Mark the gradient of the PARAM leaf \a parameter; and find it, or TS_NONE, that of micro-batch \a m where a graph
+ * has several. Not collective. */
 void ts_graph_mark_gradient(ts_graph *graph, const char *parameter, ts_tid gradient);
-ts_tid ts_graph_gradient_of(const ts_graph *graph, ts_tid parameter);
+ts_tid ts_graph_gradient_of(const ts_graph *graph, ts_tid parameter, int64_t m);
 
-/** The same of a gradient to be added to that, made before it in another chunk. Not collective. */
+/** The same of a gradient to be added to that, made before it in another chunk or unit. Not collective. */
 void ts_graph_mark_earlier(ts_graph *graph, const char *parameter, ts_tid gradient);
-ts_tid ts_graph_earlier_of(const ts_graph *graph, ts_tid parameter);
+ts_tid ts_graph_earlier_of(const ts_graph *graph, ts_tid parameter, int64_t m);
 
 /** Number of nodes that read each tensor (inputs, priors and betas).
  * \return n_tensors counts, owned by the caller (ts_free). Not collective. */

@@ -71,6 +71,10 @@ static void print_batch(const ts_program *program, ts_text *to) {
               (long long) deck->train_batch_size, (long long) deck->train_micro_batch_size_per_gpu,
               (long long) deck->gradient_accumulation_steps, deck->gradient_accumulation_steps > 1 ? "s" : "", replicas,
               replicas > 1 ? "s" : "");
+  if (program->step.together > 1) {
+    ts_text_add(to, "%lld micro-batches at a time go through the model unit by unit\n",
+                (long long) program->step.together);
+  }
   print_elasticity(deck, to);
 }
 
@@ -125,9 +129,10 @@ static void print_batch_json(const ts_program *program, ts_text *to) {
   ts_elastic_batch choice = elastic_batch(deck);
   ts_text_add(
       to,
-      ", \"train_batch_size\": %lld, \"train_micro_batch_size_per_gpu\": %lld, \"gradient_accumulation_steps\": %lld",
+      ", \"train_batch_size\": %lld, \"train_micro_batch_size_per_gpu\": %lld, \"gradient_accumulation_steps\": %lld, "
+      "\"unit_by_unit\": %lld",
       (long long) deck->train_batch_size, (long long) deck->train_micro_batch_size_per_gpu,
-      (long long) deck->gradient_accumulation_steps);
+      (long long) deck->gradient_accumulation_steps, (long long) program->step.together);
   if (choice.fits.n > 0) {
     ts_text_add(to, ", \"elastic_batch_size\": %lld, \"elastic_ranks\": [", (long long) choice.batch);
     for (int i = 0; i < choice.fits.n; ++i) {

@@ -31,10 +31,11 @@ typedef enum ts_fact {
 
 /** What of the state that may leave stays, where the deck leaves it to what fits (run/budget.h). */
 typedef struct ts_offload_stay {
-  bool decided; /**< Else the deck says it (pass/offload.h). */
-  int64_t live; /**< Elements gathered at a time, at most, and no more than stage3_max_live_parameters. */
-  bool at_once; /**< No update waits for the next forward: what is computed there leaves no room for its pieces. */
-  bool all;     /**< Where of_part is NULL: all of it, else nothing. */
+  bool decided;     /**< Else the deck says it (pass/offload.h). */
+  int64_t live;     /**< Elements gathered at a time, at most, and no more than stage3_max_live_parameters. */
+  int64_t together; /**< Micro-batches that go through the model unit by unit, at most; 0 as 1. */
+  bool at_once;     /**< No update waits for the next forward: what is computed there leaves no room for its pieces. */
+  bool all;         /**< Where of_part is NULL: all of it, else nothing. */
   unsigned char *of_part; /**< By part of the layout, TS_STATES_STAY, ... (pass/offload.h). */
 } ts_offload_stay;
 
@@ -93,10 +94,14 @@ bool ts_makes_fp32(const ts_graph *graph, const ts_node *node);
  * that: what a router reads, and the weights of chosen experts. Not collective. */
 bool ts_reads_fp32(const ts_node *node, int input);
 
+/** True when a rank sums the whole gradients of a part over its own micro-batches, to be reduced at once, as at stages
+ * 0 and 1 and of one rank; else they are reduced each time (pass/zero.c). Not collective. */
+bool ts_part_sums_whole(const ts_pass_context *context, const ts_part *part);
+
 /** The passes. Not collective. */
 ts_pass_run ts_pass_precision, ts_pass_autocast, ts_pass_shard, ts_pass_experts, ts_pass_tile, ts_pass_balance,
     ts_pass_stage, ts_pass_crossing, ts_pass_autodiff, ts_pass_loss_scale, ts_pass_recompute, ts_pass_head_groups,
-    ts_pass_exchange, ts_pass_placed, ts_pass_offload, ts_pass_zero, ts_pass_fuse, ts_pass_epilogue, ts_pass_fused_qkv,
-    ts_pass_schedule, ts_pass_memory;
+    ts_pass_exchange, ts_pass_placed, ts_pass_offload, ts_pass_unroll, ts_pass_zero, ts_pass_fuse, ts_pass_epilogue,
+    ts_pass_fused_qkv, ts_pass_schedule, ts_pass_memory;
 
 #endif

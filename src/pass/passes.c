@@ -34,6 +34,8 @@ const ts_pass ts_passes[] = {
      "what each rank along tp has a place of its own in is gathered, not summed"},
     {"offload", ts_pass_offload, TS_FACT_EXCHANGED, TS_FACT_EXCHANGED, TS_FACT_LAYOUT, true,
      "what is kept for the backward waits in the host's memory"},
+    {"unroll", ts_pass_unroll, TS_FACT_EXCHANGED, TS_FACT_EXCHANGED, TS_FACT_LAYOUT, true,
+     "all micro-batches of one unit before the next one's"},
     {"zero", ts_pass_zero, TS_FACT_EXCHANGED, TS_FACT_LAYOUT, TS_FACT_FUSED, false,
      "flat storage, gathers, reductions, the optimizer"},
     {"fuse", ts_pass_fuse, TS_FACT_LAYOUT, TS_FACT_FUSED, TS_FACT_SCHEDULE, false,

@@ -338,6 +338,7 @@ ts_step_runs ts_step_of(ts_model_use use, int64_t micro_batches, const ts_step_o
   step.micro_batches = micro_batches;
   step.accumulates = micro_batches > 1;
   step.made_for = micro_batches;
+  step.together = 1;
   step.order = order != NULL ? *order : (ts_step_order){0};
   for (ts_lifetime l = TS_LIFETIME_STATE; l < TS_N_LIFETIMES; ++l) {
     step.n_places[l] = 1;
@@ -348,6 +349,10 @@ ts_step_runs ts_step_of(ts_model_use use, int64_t micro_batches, const ts_step_o
     list_passes(&step);
   }
   return step;
+}
+
+char *ts_together_name(const char *name, int64_t m) {
+  return m == 0 ? ts_strdup(name) : ts_format("%s@%lld", name, (long long) m);
 }
 
 void ts_step_clear(ts_step_runs *step) {

@@ -84,12 +84,14 @@ typedef struct ts_step_runs {
   int n_places[TS_N_LIFETIMES];
   int64_t micro_batches, n; /**< Of one step; runs. */
   int64_t made_for;         /**< Micro-batches that it was made for. */
-  bool unprepared;          /**< Nothing is made of parameters once a step: its first forward is as the others. */
-  bool accumulates;         /**< It was made for several micro-batches. */
-  bool apart;               /**< Gradients of weights have runs of their own. */
-  bool by_hand;             /**< TRAIN: a program may run the kinds of ts_hand in an order of its own. */
-  bool leaves;              /**< TRAIN: some updates are left to the next step's first forward (LATE_UPDATE). */
-  ts_step_order order;      /**< Of TRAIN. */
+  /** So many of a deck's micro-batches are one here, which goes through the model unit by unit (pass/unroll). */
+  int64_t together;
+  bool unprepared;     /**< Nothing is made of parameters once a step: its first forward is as the others. */
+  bool accumulates;    /**< It was made for several micro-batches. */
+  bool apart;          /**< Gradients of weights have runs of their own. */
+  bool by_hand;        /**< TRAIN: a program may run the kinds of ts_hand in an order of its own. */
+  bool leaves;         /**< TRAIN: some updates are left to the next step's first forward (LATE_UPDATE). */
+  ts_step_order order; /**< Of TRAIN. */
   /** Owned: n of them; NULL where a forward and its backward come in turns.  Forwards, backwards of inputs and of
    * weights each come in the order of micro-batches: the first one's overwrite what the others add to. */
   ts_run *run;
@@ -107,6 +109,10 @@ int64_t ts_deck_evaluates(const ts_deck *deck);
  *                            (ts_deck_evaluates); of LOGITS 1.
  * \param [in] order          Of TRAIN; NULL for zero. Not collective. */
 ts_step_runs ts_step_of(ts_model_use use, int64_t micro_batches, const ts_step_order *order);
+
+/** What a leaf, node or mark NAME is called for micro-batch \a m of those that are together: NAME for the first one.
+ * \return the caller's (ts_free). Not collective. */
+char *ts_together_name(const char *name, int64_t m);
 
 /** No node is of TS_SEGMENT_PREPARE. Not collective. */
 void ts_step_prepares_nothing(ts_step_runs *step);

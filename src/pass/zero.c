@@ -23,6 +23,10 @@
 
 #include <string.h>
 
+bool ts_part_sums_whole(const ts_pass_context *context, const ts_part *part) {
+  return !ts_zero_is_spread(part) || context->deck->zero_optimization.stage < 2 || context->defers;
+}
+
 /* ---- storage ---- */
 
 static ts_dtype dtype_of(const ts_zero *z, const ts_part *part, const ts_state_info *info) {
@@ -91,7 +95,7 @@ static void make_storage(ts_zero *z) {
   for (int i = 0; i < z->layout->n_parts; ++i) {
     const ts_part *part = &z->layout->part[i];
     ts_part_state *s = &z->part[i];
-    s->param = s->whole = s->gradient = s->shard = s->updated = s->fresh = s->earlier = s->sum = TS_NONE;
+    s->param = s->whole = s->gradient = s->shard = s->updated = s->fresh = s->sum = TS_NONE;
     if (!part->here) {
       continue;
     }
@@ -101,8 +105,13 @@ static void make_storage(ts_zero *z) {
       bool whole = ts_zero_sums_whole(z, part), beside = z->context->defers && ts_zero_is_spread(part);
       s->gradient = ts_zero_state(z, i, TS_STATE_GRADIENT, whole);
       s->shard = beside ? ts_zero_state(z, i, TS_STATE_GRADIENT, false) : whole ? TS_NONE : s->gradient;
-      s->missing = part->n_parameters;
-      s->produced = ts_malloc((size_t) part->n_parameters * sizeof *s->produced);
+      const size_t together = (size_t) ts_zero_together(z);
+      s->produced = ts_malloc(together * (size_t) part->n_parameters * sizeof *s->produced);
+      s->earlier = ts_ids_none(part->n_parameters);
+      s->missing = ts_malloc(together * sizeof *s->missing);
+      for (size_t m = 0; m < together; ++m) {
+        s->missing[m] = part->n_parameters;
+      }
     }
   }
 }
@@ -218,28 +227,43 @@ static void map_inputs(ts_zero *z, ts_site at, const ts_node *node) {
   }
 }
 
-/* The parameter each tensor of the old graph is the gradient of, -1 for the rest; of an earlier one -2 - that. */
-static int *find_gradients(const ts_zero *z) {
+/* What a tensor of the old graph is the gradient of. */
+typedef struct gradient_of {
+  int parameter; /* -1: of nothing */
+  bool earlier;  /* to which another one is added */
+  int64_t m;     /* the micro-batch of those that are together */
+} gradient_of;
+
+static void note_gradient(const ts_zero *z, gradient_of *list, int index, int64_t m) {
   const ts_graph *from = z->rewrite.from;
-  int *of = ts_malloc((size_t) from->n_tensors * sizeof *of);
+  ts_tid leaf = ts_graph_find(from, z->layout->parameter[index].name);
+  ts_tid gradient = ts_graph_gradient_of(from, leaf, m), earlier = ts_graph_earlier_of(from, leaf, m);
+  TS_CHECK(gradient != TS_NONE, "parameter %s has no gradient: nothing of the loss depends on it",
+           z->layout->parameter[index].name);
+  list[gradient] = (gradient_of){.parameter = index, .m = m};
+  if (earlier != TS_NONE) {
+    list[earlier] = (gradient_of){.parameter = index, .m = m, .earlier = true};
+  }
+}
+
+/* By tensor of the old graph. */
+static gradient_of *find_gradients(const ts_zero *z) {
+  const ts_graph *from = z->rewrite.from;
+  gradient_of *of = ts_malloc(((size_t) from->n_tensors + 1) * sizeof *of);
   for (ts_tid t = 0; t < from->n_tensors; ++t) {
-    of[t] = -1;
+    of[t].parameter = -1;
   }
   for (int i = 0; ts_zero_is_training(z) && i < z->layout->n_parameters; ++i) {
-    const ts_parameter *p = &z->layout->parameter[i];
-    if (z->layout->part[p->part].trainable && z->layout->part[p->part].here) {
-      ts_tid gradient = ts_graph_gradient_of(from, ts_graph_find(from, p->name));
-      TS_CHECK(gradient != TS_NONE, "parameter %s has no gradient: nothing of the loss depends on it", p->name);
-      of[gradient] = i;
-      ts_tid earlier = ts_graph_earlier_of(from, ts_graph_find(from, p->name));
-      of[earlier != TS_NONE ? earlier : gradient] = earlier != TS_NONE ? -2 - i : i;
+    const ts_part *part = &z->layout->part[z->layout->parameter[i].part];
+    for (int64_t m = 0; m < ts_zero_together(z) && part->trainable && part->here; ++m) {
+      note_gradient(z, of, i, m);
     }
   }
   return of;
 }
 
 static void walk_graph(ts_zero *z) {
-  int *gradient_of = find_gradients(z);
+  gradient_of *gradients = find_gradients(z);
   int *units = NULL, *gathers = z->stage == 3 ? ts_zero_plan_gathers(z, &units, &z->keeps) : NULL;
   int next = 0;
   ts_site at = ts_graph_site(z->rewrite.to);
@@ -259,16 +283,17 @@ static void walk_graph(ts_zero *z) {
     map_inputs(z, at, node);
     ts_rewrite_copy(&z->rewrite, n);
     for (int i = 0; i < node->n_out; ++i) {
-      int of = gradient_of[node->out[i]];
-      if (of >= 0) {
-        ts_zero_add_gradient(z, at, of, z->rewrite.map[node->out[i]]);
-      } else if (of < -1) {
-        ts_zero_add_earlier(z, at, -2 - of, z->rewrite.map[node->out[i]]);
+      gradient_of of = gradients[node->out[i]];
+      ts_tid gradient = z->rewrite.map[node->out[i]];
+      if (of.parameter >= 0 && of.earlier) {
+        ts_zero_add_earlier(z, at, of.parameter, gradient);
+      } else if (of.parameter >= 0) {
+        ts_zero_add_gradient(z, at, of.parameter, of.m, gradient);
       }
     }
   }
   ts_zero_flush(z, at);
-  ts_free(gradient_of);
+  ts_free(gradients);
   ts_free(gathers);
   ts_free(units);
 }
@@ -277,10 +302,14 @@ static void walk_graph(ts_zero *z) {
  * states by name, and an evaluation may come between the backwards of a step: it has sums of its own. */
 static ts_tid sum_result(ts_zero *z, ts_site at, const char *result) {
   char *name = ts_format("%s%s_sum", ts_zero_is_training(z) ? "" : "evaluated_", result);
-  ts_tid value = ts_rewrite_tensor(&z->rewrite, ts_graph_marked(z->rewrite.from, result));
   ts_tid sum = ts_graph_state(at.graph, name, (ts_held){TS_STATE_SUM, -1, true},
                               (ts_dtype) ts_state_get(TS_STATE_SUM)->dtype, TS_SHAPE(1), -1);
-  sum = ts_build_accumulate(at, name, sum, value, z->beta);
+  for (int64_t m = 0; m < ts_zero_together(z); ++m) {
+    char *mark = ts_together_name(result, m);
+    ts_tid value = ts_rewrite_tensor(&z->rewrite, ts_graph_marked(z->rewrite.from, mark));
+    sum = ts_build_accumulate(at, name, sum, value, m == 0 ? z->beta : ts_zero_one(z));
+    ts_free(mark);
+  }
   ts_free(name);
   return sum;
 }
@@ -367,6 +396,8 @@ void ts_pass_zero(ts_graph **graph, ts_pass_context *context) {
   add_results(&z);
   for (int i = 0; i < z.layout->n_parts; ++i) {
     ts_free(z.part[i].produced);
+    ts_free(z.part[i].missing);
+    ts_free(z.part[i].earlier);
   }
   ts_free(z.part);
   ts_free(z.window);

@@ -9,19 +9,23 @@
 #include "pass/offload.h"
 #include "pass/pass.h"
 #include "pass/state.h"
+#include "pass/step.h"
 
 /* What the pass knows about a part while it walks the graph: always the newest version of each value. */
 typedef struct ts_part_state {
-  ts_tid param;     /* storage of the working values: whole or shard */
-  ts_tid whole;     /* the whole working values to take windows from: param itself, or the last gather's result */
-  ts_tid gradient;  /* whole (ts_zero_sums_whole) or shard */
-  ts_tid sum;       /* of a gradient that lives elsewhere: a copy of it, to which a micro-batch's are added */
-  ts_tid shard;     /* this rank's reduced gradient */
-  ts_tid updated;   /* this rank's new values, where the others need them too */
-  ts_tid fresh;     /* this rank's new values */
-  ts_tid *produced; /* gradient of each parameter of the part in this micro-batch, TS_NONE until made */
-  int missing;      /* how many are still to come */
-  ts_tid earlier;   /* of a table that two chunks read, which is a part alone: the sum with the first one's gradient */
+  ts_tid param;    /* storage of the working values: whole or shard */
+  ts_tid whole;    /* the whole working values to take windows from: param itself, or the last gather's result */
+  ts_tid gradient; /* whole (ts_zero_sums_whole) or shard */
+  ts_tid sum;      /* of a gradient, or shard, that lives elsewhere: a copy of it, to which a micro-batch's are added */
+  ts_tid shard;    /* this rank's reduced gradient */
+  ts_tid updated;  /* this rank's new values, where the others need them too */
+  ts_tid fresh;    /* this rank's new values */
+  /* By micro-batch of those that are together: the gradient of each parameter, or where it sums them the sum with it;
+   * and how many are still to come, of sums of the last one. */
+  ts_tid *produced;
+  int *missing;
+  /* By parameter: where two units, or chunks, read a table, the sum with the gradients that one has first. */
+  ts_tid *earlier;
 } ts_part_state;
 
 /* What one collective will carry: columns of the shards of several parts, all spread over the same axes. */
@@ -58,6 +62,7 @@ typedef struct ts_zero {
   ts_tid beta_local;     /* likewise since gradients were reduced last; beta where they are reduced once a step */
   ts_tid beta_reduced;   /* 0 in the first reduction of a step; TS_NONE where there is one */
   ts_tid beta_of_bucket; /* of what is reduced every micro-batch: beta, or 1 */
+  int64_t reduced;       /* and which one that is of those that are together */
   bool keeps;            /* units that are gathered stay so for all micro-batches of a step */
   ts_buckets reduce;     /* gradients waiting to be reduced */
 } ts_zero;
@@ -75,7 +80,7 @@ static inline int ts_zero_stage(const ts_zero *z, const ts_part *part) {
 
 /** True when this rank sums the whole gradients of its own micro-batches, to be reduced at once. Not collective. */
 static inline bool ts_zero_sums_whole(const ts_zero *z, const ts_part *part) {
-  return ts_zero_stage(z, part) < 2 || z->context->defers;
+  return ts_part_sums_whole(z->context, part);
 }
 
 /** True when this rank keeps only its shard of the part's parameters. Not collective. */
@@ -93,6 +98,11 @@ static inline bool ts_zero_parameter_is_fetched(const ts_zero *z, const ts_part 
 /** True when the graph is differentiated. Not collective. */
 static inline bool ts_zero_is_training(const ts_zero *z) {
   return z->context->use == TS_MODEL_TRAIN;
+}
+
+/** Micro-batches that are one here. Not collective. */
+static inline int64_t ts_zero_together(const ts_zero *z) {
+  return ts_zero_is_training(z) ? z->context->step->together : 1;
 }
 
 /** A state tensor of part \a index, for the whole of it or this rank's shard, in the space where it lives. Not
@@ -133,12 +143,13 @@ void ts_bucket_free(ts_buckets *set);
 /** Name of a bucket's node: "PART.what.FIRST_COLUMN"; free with ts_free. Not collective. */
 char *ts_bucket_name(const ts_zero *z, const ts_bucket *bucket, const char *what);
 
-/** Enter the gradient \a gradient of parameter \a index (in the new graph); reduces what is complete.
+/** Enter the gradient \a gradient of parameter \a index (in the new graph) of micro-batch \a m of those that are
+ * together, in their order; reduces what is complete.
  * \param [in] at  Where its node is.  Not collective (it only writes nodes). */
-void ts_zero_add_gradient(ts_zero *z, ts_site at, int index, ts_tid gradient);
+void ts_zero_add_gradient(ts_zero *z, ts_site at, int index, int64_t m, ts_tid gradient);
 
-/** Enter what another chunk has made of it in the micro-batch: \a gradient is added to before the other one is.
- * Not collective (it only writes nodes). */
+/** Enter what another chunk, or unit, has made of it before: \a gradient, of each micro-batch in their order, is added
+ * before any other one is.  Not collective (it only writes nodes). */
 void ts_zero_add_earlier(ts_zero *z, ts_site at, int index, ts_tid gradient);
 
 /** Reduce what the open bucket holds. Not collective (it only writes nodes). */

@@ -26,19 +26,37 @@ static void gather_gradients(ts_zero *z, ts_site at, const ts_bucket *b) {
   ts_free(into);
 }
 
+/* Of a part whose sums, or shard of them, live elsewhere: the copy that is added to, brought for the first. */
+static ts_tid sums_of(ts_zero *z, ts_site at, ts_part_state *s, ts_tid home) {
+  if (!ts_zero_is_elsewhere(z, home)) {
+    return home;
+  }
+  s->sum = s->sum == TS_NONE ? ts_zero_bring(z, at, home) : s->sum;
+  return s->sum;
+}
+
+/* With one piece more reduced.  It goes back with the last of all. */
+static void keep_reduced(ts_zero *z, ts_site at, ts_part_state *s, ts_tid reduced, bool last) {
+  bool stays = !last && ts_zero_is_elsewhere(z, s->shard);
+  s->shard = stays ? s->shard : ts_zero_put_back(z, at, s->shard, reduced);
+  s->sum = stays ? reduced : TS_NONE;
+}
+
 static void reduce(ts_zero *z, ts_site at, ts_bucket *b) {
   bool every_micro_batch = z->stage >= 2 && !z->context->defers; /* a bucket is of parts that are shared */
+  bool last = !every_micro_batch || z->reduced == ts_zero_together(z) - 1;
   at.segment = every_micro_batch ? TS_SEGMENT_BACKWARD_WEIGHT : TS_SEGMENT_REDUCE;
   ts_tid *into = ts_malloc((size_t) b->n * sizeof *into);
   for (int i = 0; i < b->n; ++i) {
-    into[i] = ts_zero_bring(z, at, z->part[b->part[i]].shard);
+    into[i] = sums_of(z, at, &z->part[b->part[i]], z->part[b->part[i]].shard);
   }
   char *name = ts_bucket_name(z, b, "reduce");
   ts_tid y = ts_build_reduce_scatter(at, name, b->axes, b->group, b->wire,
                                      ts_deck_wire_divisor(z->context->deck, b->wire, b->group), b->n, b->x, into,
                                      every_micro_batch ? z->beta_of_bucket : z->beta_reduced, b->n, b->piece);
   for (int i = 0; i < b->n; ++i) {
-    z->part[b->part[i]].shard = ts_zero_put_back(z, at, z->part[b->part[i]].shard, y + i);
+    bool ends = b->piece[i].end == z->layout->part[b->part[i]].shard;
+    keep_reduced(z, at, &z->part[b->part[i]], y + i, last && ends);
   }
   if (z->stage == 0) {
     gather_gradients(z, at, b);
@@ -69,14 +87,25 @@ static ts_tid pack(const ts_zero *z, ts_site at, const ts_part *part, const ts_t
   return flat;
 }
 
-static void complete_gradient(ts_zero *z, ts_site at, int part_index) {
+/* What is reduced together is of one micro-batch. */
+static void turn_to(ts_zero *z, ts_site at, int64_t m) {
+  if (z->reduced != m) {
+    ts_zero_flush(z, at);
+    z->reduced = m;
+    z->beta_of_bucket = m == 0 ? z->beta : ts_zero_one(z);
+  }
+}
+
+static void complete_gradient(ts_zero *z, ts_site at, int part_index, int64_t m) {
   const ts_part *part = &z->layout->part[part_index];
   ts_part_state *s = &z->part[part_index];
+  const ts_tid *produced = s->produced + m * part->n_parameters;
   if (!ts_zero_sums_whole(z, part)) {
-    send(z, at, part_index, pack(z, at, part, s->produced, part->count));
+    turn_to(z, at, m);
+    send(z, at, part_index, pack(z, at, part, produced, part->count));
     return;
   }
-  s->gradient = ts_zero_put_back(z, at, s->gradient, pack(z, at, part, s->produced, ts_zero_whole(part)));
+  s->gradient = ts_zero_put_back(z, at, s->gradient, pack(z, at, part, produced, ts_zero_whole(part)));
   if (ts_zero_is_spread(part)) {
     s->shard = z->context->defers ? s->shard : ts_zero_my_window(at, part, s->gradient);
     send(z, at, part_index, s->gradient);
@@ -85,13 +114,8 @@ static void complete_gradient(ts_zero *z, ts_site at, int part_index) {
   }
 }
 
-/* Of a part whose sums live elsewhere: the copy that one micro-batch's are added to, brought for the first of them. */
-static ts_tid sums_of(ts_zero *z, ts_site at, ts_part_state *s) {
-  s->sum = s->sum == TS_NONE ? ts_zero_bring(z, at, s->gradient) : s->sum;
-  return s->sum;
-}
-
-/* What this rank sums of a parameter, with one micro-batch's more.  Of a step's only one nothing is brought. */
+/* What this rank sums of a parameter, with one micro-batch's more.  Of a step's first nothing is brought where no other
+ * run comes. */
 static ts_tid add_to_sum(ts_zero *z, ts_site at, int index, ts_tid prior, ts_tid gradient, ts_tid beta) {
   char *name = ts_format("%s.sum%s", z->layout->parameter[index].name, prior != TS_NONE ? ".other" : "");
   const ts_parameter *p = &z->layout->parameter[index];
@@ -102,7 +126,7 @@ static ts_tid add_to_sum(ts_zero *z, ts_site at, int index, ts_tid prior, ts_tid
     ts_free(name);
     return alone;
   }
-  ts_tid sum = prior != TS_NONE ? prior : ts_build_view(at, name, sums_of(z, at, s), p->offset, p->held);
+  ts_tid sum = prior != TS_NONE ? prior : ts_build_view(at, name, sums_of(z, at, s, s->gradient), p->offset, p->held);
   sum = ts_build_accumulate(at, name, sum, gradient, beta);
   ts_free(name);
   return sum;
@@ -118,35 +142,42 @@ static void reduce_alone(ts_zero *z, ts_site at, int index, ts_tid gradient, ts_
   z->beta_of_bucket = z->beta;
 }
 
+/* To which of a parameter's sums a gradient is added, TS_NONE for what the step has so far; and times what that is. */
+static ts_tid beta_of(ts_zero *z, const ts_part *part, ts_tid prior) {
+  return prior != TS_NONE ? ts_zero_one(z) : ts_zero_is_spread(part) ? z->beta_local : z->beta;
+}
+
 void ts_zero_add_earlier(ts_zero *z, ts_site at, int index, ts_tid gradient) {
   int part_index = z->layout->parameter[index].part;
   const ts_part *part = &z->layout->part[part_index];
   ts_part_state *s = &z->part[part_index];
-  TS_CHECK(part->n_parameters == 1, "%s is not a part alone", z->layout->parameter[index].name);
+  ts_tid *earlier = &s->earlier[index - part->first];
   at.segment = TS_SEGMENT_BACKWARD_WEIGHT;
   if (ts_zero_sums_whole(z, part)) {
-    s->earlier = add_to_sum(z, at, index, TS_NONE, gradient, ts_zero_is_spread(part) ? z->beta_local : z->beta);
+    *earlier = add_to_sum(z, at, index, *earlier, gradient, beta_of(z, part, *earlier));
   } else {
+    TS_CHECK(part->n_parameters == 1, "%s is not a part alone", z->layout->parameter[index].name);
     reduce_alone(z, at, part_index, gradient, z->beta);
-    s->earlier = s->shard;
+    *earlier = s->shard;
   }
 }
 
-void ts_zero_add_gradient(ts_zero *z, ts_site at, int index, ts_tid gradient) {
+void ts_zero_add_gradient(ts_zero *z, ts_site at, int index, int64_t m, ts_tid gradient) {
   const ts_parameter *p = &z->layout->parameter[index];
   const ts_part *part = &z->layout->part[p->part];
   ts_part_state *s = &z->part[p->part];
-  bool second = s->earlier != TS_NONE;
+  ts_tid *produced = &s->produced[m * part->n_parameters + index - part->first];
+  bool sums = ts_zero_sums_whole(z, part);
   at.segment = TS_SEGMENT_BACKWARD_WEIGHT; /* also of what a node for gradients of inputs makes beside them */
-  if (ts_zero_sums_whole(z, part)) {
-    ts_tid beta = second ? ts_zero_one(z) : ts_zero_is_spread(part) ? z->beta_local : z->beta;
-    gradient = add_to_sum(z, at, index, s->earlier, gradient, beta);
-  } else if (second) {
+  if (sums) {
+    ts_tid prior = m > 0 ? produced[-part->n_parameters] : s->earlier[index - part->first];
+    gradient = add_to_sum(z, at, index, prior, gradient, beta_of(z, part, prior));
+  } else if (s->earlier[index - part->first] != TS_NONE) {
     reduce_alone(z, at, p->part, gradient, ts_zero_one(z));
     return;
   }
-  s->produced[index - part->first] = gradient;
-  if (--s->missing == 0) {
-    complete_gradient(z, at, p->part);
+  *produced = gradient;
+  if (--s->missing[m] == 0 && (!sums || m == ts_zero_together(z) - 1)) {
+    complete_gradient(z, at, p->part, m);
   }
 }

@@ -18,9 +18,15 @@ typedef struct sums {
 static void add_to_sums(ts_zero *z, sums *s, int unit, const char *name, ts_tid value, int64_t offset) {
   ts_site at = {z->rewrite.to, TS_SEGMENT_BACKWARD_WEIGHT, unit};
   char *of = ts_format("%s.counted", name);
-  ts_tid window = ts_build_view(at, of, s->state, offset, at.graph->tensor[value].shape);
-  s->made[s->n] = ts_build_accumulate(at, of, window, value, z->beta);
-  s->offset[s->n++] = offset;
+  int i = 0;
+  while (i < s->n && s->offset[i] != offset) {
+    ++i;
+  }
+  bool first = i == s->n; /* of the micro-batches that are together */
+  ts_tid sum = first ? ts_build_view(at, of, s->state, offset, at.graph->tensor[value].shape) : s->made[i];
+  s->made[i] = ts_build_accumulate(at, of, sum, value, first ? z->beta : ts_zero_one(z));
+  s->offset[i] = offset;
+  s->n += first;
   ts_free(of);
 }
 
@@ -42,9 +48,11 @@ static void add_bias(ts_zero *z, sums *s, const ts_layer_loads *loads, int64_t o
   }
 }
 
+/* Of any micro-batch. */
 static const ts_layer_loads *find_loads(const ts_layout *layout, const ts_node *node) {
+  size_t length = strcspn(node->name, "@");
   for (int i = 0; node->op == TS_OP_ROUTE_LOADS && i < layout->n_loads; ++i) {
-    if (strcmp(layout->loads[i].name, node->name) == 0) {
+    if (strlen(layout->loads[i].name) == length && strncmp(layout->loads[i].name, node->name, length) == 0) {
       return &layout->loads[i];
     }
   }

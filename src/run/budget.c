@@ -305,7 +305,7 @@ static void exchange_some(const search *s, ts_offload_stay *stay, outcome *best)
 /* ---- all of it ---- */
 
 /* Beside so many gathered elements.
- * \param [in,out] stay  In: live and at_once; out: of_part, the caller's. */
+ * \param [in,out] stay  In: live, together and at_once; out: of_part, the caller's. */
 static outcome choose_beside(const ts_program_options *options, int64_t memory, ts_offload_stay *stay) {
   search s = {.options = options, .memory = memory};
   ts_program *program = plan_with(&s, *stay);
@@ -315,6 +315,8 @@ static outcome choose_beside(const ts_program_options *options, int64_t memory, 
   ts_program_destroy(&program);
   if (best.fits) {
     fill_budget(&s, stay, &best);
+  }
+  if (best.fits && stay->together <= 1) { /* else each plan takes as many times as long */
     exchange_some(&s, stay, &best);
   }
   ts_free(s.item);
@@ -331,24 +333,75 @@ static outcome take_better(outcome a, ts_offload_stay *chosen, outcome b, ts_off
 }
 
 /* With as many gathered elements as the deck lets be, and with few. */
-static outcome choose_with(const ts_program_options *options, int64_t memory, bool at_once, ts_offload_stay *chosen) {
-  ts_offload_stay few = {.decided = true, .at_once = at_once};
-  *chosen = few;
-  chosen->live = options->deck->zero_optimization.stage3_max_live_parameters;
+static outcome choose_with(const ts_program_options *options, int64_t memory, const ts_offload_stay *like,
+                           ts_offload_stay *chosen) {
+  ts_offload_stay few = *like;
+  few.all = false;
+  few.live = 0;
+  *chosen = *like;
+  chosen->all = false;
   outcome many = choose_beside(options, memory, chosen);
   return take_better(many, chosen, choose_beside(options, memory, &few), few);
 }
 
+/* ---- micro-batches unit by unit ---- */
+
+/* The next smaller number of micro-batches of which a step's are a multiple; 1 is the last. */
+static int64_t fewer(int64_t micro_batches, int64_t together) {
+  do {
+    --together;
+  } while (together > 1 && micro_batches % together != 0);
+  return together;
+}
+
+/* The most that can go together where all leaves that may, 1 for none. */
+static int64_t most_together(const search *s, int64_t micro_batches, ts_offload_stay none) {
+  int64_t n = micro_batches;
+  none.all = false;
+  none.live = 0;
+  for (none.together = n; n > 1 && !try_choice(s, none).fits; none.together = n) {
+    n = fewer(micro_batches, n);
+  }
+  return n;
+}
+
+/* Instead of what was found, which fits, if less is copied so. */
+static void try_units(const search *s, outcome found, ts_offload_stay *chosen) {
+  ts_offload_stay units = *chosen;
+  units.all = false;
+  units.of_part = NULL;
+  units.live = 0;
+  units.together = most_together(s, s->options->deck->gradient_accumulation_steps, units);
+  if (units.together > 1) {
+    outcome by_unit = choose_beside(s->options, s->memory, &units);
+    take_better(found, chosen, by_unit, units);
+  }
+}
+
 ts_offload_stay ts_budget_decide(const ts_program_options *options) {
-  int64_t memory = ts_budget_memory(options);
-  int64_t live = options->deck->zero_optimization.stage3_max_live_parameters;
-  ts_offload_stay chosen = {.decided = true, .live = live, .all = true}, other;
-  const search s = {.options = options, .memory = memory};
-  outcome found = memory > 0 ? try_choice(&s, chosen) : (outcome){.fits = true};
-  const int ways = options->deck->zero_optimization.offload_optimizer.super_offload ? 2 : 1;
-  for (int at_once = 0; at_once < ways && !found.fits; ++at_once) { /* updates wait where that fits */
-    outcome now = choose_with(options, memory, at_once != 0, &other);
+  const ts_deck *deck = options->deck;
+  const bool may = ts_program_may_go_by_unit(options) && deck->gradient_accumulation_steps > 1;
+  const bool always = may && strcmp(deck->run.accumulation_order, "unit") == 0;
+  const search s = {.options = options, .memory = ts_budget_memory(options)};
+  ts_offload_stay like = {.decided = true,
+                          .live = deck->zero_optimization.stage3_max_live_parameters,
+                          .together = always ? deck->gradient_accumulation_steps : 1,
+                          .all = true},
+                  chosen = like, other;
+  outcome found = s.memory > 0 ? try_choice(&s, chosen) : (outcome){.fits = true};
+  if (found.fits) {
+    return chosen;
+  }
+  int64_t most = always ? most_together(&s, deck->gradient_accumulation_steps, like) : 1;
+  like.together = most > 1 ? most : like.together;
+  const int ways = deck->zero_optimization.offload_optimizer.super_offload ? 2 : 1;
+  for (int way = 0; way < ways && !found.fits; ++way) { /* updates wait where that fits */
+    like.at_once = way > 0;
+    outcome now = choose_with(options, s.memory, &like, &other);
     found = take_better(found, &chosen, now, other);
+  }
+  if (found.fits && may && !always) {
+    try_units(&s, found, &chosen);
   }
   return chosen;
 }

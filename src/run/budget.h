@@ -23,11 +23,12 @@ int64_t ts_budget_memory(const ts_program_options *options);
  * states of the optimizer, which are copied twice a step.  All is tried with plans of the program itself, some tens of
  * them.  Parameters that are kept from their forward to their backward alone take the same bytes while activations take
  * most: stage3_max_live_parameters is the deck's, or 0, whichever copies less.  Updates wait for the next forward where
- * something fits so; else all are made at once, which takes less.  As what stays is as much as can be, no
+ * something fits so; else all are made at once, which takes less.  With run.accumulation_order = "auto" as many
+ * micro-batches go together as fit where all has left, if that copies less.  As what stays is as much as can be, no
  * choice wants less of the host's memory beside a device.
  *
  * The same deck, rank, target and memory give the same choice.  Ranks may choose otherwise than others: messages depend
- * on .live alone, which they have to agree on.
+ * on .live and .together alone, which they have to agree on.
  * \return decided, of_part the caller's (ts_free); where nothing fits what needs least. Not collective. */
 ts_offload_stay ts_budget_decide(const ts_program_options *options);
 

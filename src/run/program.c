@@ -276,6 +276,28 @@ static ts_offload_stay stay_of(const ts_program_options *o) {
   return open ? ts_budget_decide(o) : o->stay;
 }
 
+/* A step's graph has so many nodes at most, so that its passes take seconds. */
+enum { MOST_NODES = 40000, NODES_OF_ONE = 4 /* in all, for each of a forward */ };
+
+bool ts_program_may_go_by_unit(const ts_program_options *o) {
+  bool turns = o->order.stages == 0 && o->mesh->size[TS_AXIS_PP] == 1 && !o->by_hand;
+  return o->use == TS_MODEL_TRAIN && turns && strcmp(o->deck->run.accumulation_order, "micro_batch") != 0;
+}
+
+/* Micro-batches that are one, which goes through the model unit by unit: a part of a step's, the same on all ranks. */
+static int64_t together_of(const ts_program_options *o, const ts_offload_stay *stay, const ts_graph *model,
+                           int64_t micro_batches) {
+  int64_t n = 1;
+  if (ts_program_may_go_by_unit(o)) {
+    bool all = strcmp(o->deck->run.accumulation_order, "unit") == 0;
+    n = stay->decided ? stay->together : all ? micro_batches : 1;
+  }
+  while (n > 1 && (micro_batches % n != 0 || n * NODES_OF_ONE * model->n_nodes > MOST_NODES)) {
+    --n;
+  }
+  return n > 1 ? n : 1;
+}
+
 ts_program *ts_program_create(const ts_program_options *o) {
   ts_program *program = ts_calloc(1, sizeof *program);
   program->use = o->use;
@@ -288,9 +310,12 @@ ts_program *ts_program_create(const ts_program_options *o) {
                   : o->use == TS_MODEL_LOSS ? ts_deck_evaluates(o->deck)
                                             : 1;
   const ts_step_order order = o->order.stages > 0 ? o->order : ts_deck_step_order(o->deck, o->mesh);
-  program->step = ts_step_of(o->use, steps > 0 ? steps : 1, &order);
-  program->step.by_hand = o->by_hand && o->use == TS_MODEL_TRAIN;
+  const ts_offload_stay stay = stay_of(o);
   program->graph = ts_program_model(o);
+  int64_t together = together_of(o, &stay, program->graph, steps > 0 ? steps : 1);
+  program->step = ts_step_of(o->use, steps > 0 ? steps / together : 1, &order);
+  program->step.together = together;
+  program->step.by_hand = o->by_hand && o->use == TS_MODEL_TRAIN;
   program->graph->apart = program->step.apart;
   program->stages =
       program->owns_layout ? ts_stages_create(program->graph, o->deck, o->mesh, o->target.backend) : o->stages;
@@ -303,7 +328,6 @@ ts_program *ts_program_create(const ts_program_options *o) {
   if (o->mesh->size[TS_AXIS_SP] > 1 && o->use != TS_MODEL_LOGITS) {
     program->tokens = ts_sequence_tokens(&program->sequence, program->sequence.rank);
   }
-  ts_offload_stay stay = stay_of(o);
   ts_pass_context context = {.deck = o->deck,
                              .mesh = &program->mesh,
                              .target = o->target,
@@ -440,7 +464,8 @@ double ts_program_model_flops(const ts_program *program, double *full_attention)
 }
 
 double ts_program_step_flops(const ts_program *program) {
-  double micro_batches = program->use == TS_MODEL_TRAIN ? (double) program->step.micro_batches : 1;
+  const ts_step_runs *step = &program->step;
+  double micro_batches = program->use == TS_MODEL_TRAIN ? (double) (step->micro_batches * step->together) : 1;
   return program->flops * micro_batches * ts_mesh_group_size(&program->mesh, TS_AXES_BATCH);
 }
 

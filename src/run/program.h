@@ -115,6 +115,10 @@ ts_moved ts_program_moved_in(const ts_program *program, ts_turn turn);
  * \param [in] program  One that has not ended before the pass zero; else with_others lacks what comes with it. */
 ts_sent ts_program_sent(const ts_program *program, ts_axis axis);
 
+/** May several micro-batches go through the model unit by unit (run.accumulation_order)?  In training, of a model that
+ * is one piece, whose runs come in their order. Not collective. */
+bool ts_program_may_go_by_unit(const ts_program_options *options);
+
 /** The model's graph, before any pass; of one's own that ts_program_check took. Not collective.
  * \return end with ts_graph_destroy. */
 ts_graph *ts_program_model(const ts_program_options *options);

@@ -200,6 +200,10 @@ static void describe_size(const ts_training *r) {
   ts_log(TS_LOG_INFO, "%lld steps of %lld sequences x %lld tokens; planned memory of %s: %s, of which %s are state",
          (long long) r->steps, (long long) r->deck->train_batch_size, (long long) r->length, whose,
          ts_human_bytes((double) all[most][0], peak), ts_human_bytes((double) all[most][1], state));
+  const int64_t together = ts_engine_program(r->engine)->step.together;
+  if (together > 1) {
+    ts_log(TS_LOG_INFO, "%lld micro-batches at a time go through the model unit by unit", (long long) together);
+  }
   ts_free(whose);
   ts_free(all);
 }
