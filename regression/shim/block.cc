@@ -1,5 +1,6 @@
 /* The threads of a block as fibers.  Blocks run one after another in a random order; inside a block whoever goes on is
- * drawn, until all have ended.  Shared memory begins as NaNs with guards between its arrays. */
+ * drawn among those that wait for nobody, until all have ended.  Shared memory begins as NaNs with guards between its
+ * arrays. */
 #include "cuda/machine.cuh"
 #include "regression/shim/shim.h"
 
@@ -132,6 +133,7 @@ struct fiber {
   shim_thread self; /* first: shim_self points here */
   fiber_context context;
   bool done;
+  const char *waits; /* in what */
   long exchanges;
   pending<copy> copies;
   bool unshown; /* copies have arrived that products may not see yet */
@@ -139,8 +141,9 @@ struct fiber {
 };
 
 struct warp {
-  unsigned char slot[2][32][64]; /* of even and odd exchanges */
+  alignas(16) unsigned char slot[2][32][64]; /* of even and odd exchanges */
   unsigned arrived[2];
+  unsigned asleep; /* lanes that wait for others */
 };
 
 struct array {
@@ -154,8 +157,8 @@ shim_index shim_block_dim, shim_grid_dim;
 
 static struct block {
   int threads, live, at_barrier;
-  long generation;
   std::vector<struct fiber> fibers;
+  std::vector<int> ready, asleep; /* those that can go on, and those in a barrier */
   std::vector<struct warp> warps;
   std::vector<array> arrays;
   size_t shared_used, dynamic_bytes;
@@ -193,16 +196,26 @@ static fiber *self(void) {
   return (fiber *) shim_self;
 }
 
-static void pause(void) {
+static int number(const fiber *f) {
+  return 32 * f->self.warp + f->self.lane;
+}
+
+/* Until somebody makes it ready. */
+static void pause(const char *waits) {
+  self()->waits = waits;
   change(&self()->context, &b.scheduler, self()->done);
 }
 
-static void release_barrier(void) {
-  if (b.live > 0 && b.at_barrier == b.live) {
-    b.at_barrier = 0;
-    ++b.generation;
-    ++barriers;
+/* Whether all have arrived. */
+static bool release_barrier(void) {
+  if (b.live == 0 || b.at_barrier < b.live) {
+    return false;
   }
+  b.at_barrier = 0;
+  ++barriers;
+  b.ready.insert(b.ready.end(), b.asleep.begin(), b.asleep.end());
+  b.asleep.clear();
+  return true;
 }
 
 static void entry(void) {
@@ -218,16 +231,15 @@ static void entry(void) {
   f->done = true;
   --b.live;
   release_barrier();
-  pause();
+  pause("has ended");
 }
 
 /* A thread that has ended counts as arrived, as on the device; and so does one in another __syncthreads. */
 void shim_barrier(void) {
-  long generation = b.generation;
   ++b.at_barrier;
-  release_barrier();
-  while (b.generation == generation) {
-    pause();
+  if (!release_barrier()) {
+    b.asleep.push_back(number(self()));
+    pause("waits in a barrier for threads that never come");
   }
 }
 
@@ -243,14 +255,14 @@ const unsigned char *shim_warp_exchange(unsigned mask, const void *mine, size_t 
   }
   memcpy(w->slot[turn][f->self.lane], mine, bytes);
   w->arrived[turn] |= 1u << f->self.lane;
-  if (w->arrived[turn] == expected) {
-    w->arrived[1 - turn] = 0;
+  if (w->arrived[turn] != expected) {
+    w->asleep |= 1u << f->self.lane;
+    pause("waits in a warp function for lanes that never come");
+    return w->slot[turn][0];
   }
-  for (long patience = 0; w->arrived[turn] != expected; ++patience) {
-    if (patience > 1000000) {
-      die("waits in a warp function for lanes that never come");
-    }
-    pause();
+  w->arrived[1 - turn] = 0;
+  for (; w->asleep != 0; w->asleep &= w->asleep - 1) {
+    b.ready.push_back(32 * f->self.warp + __builtin_ctz(w->asleep));
   }
   return w->slot[turn][0];
 }
@@ -299,11 +311,13 @@ void *shim_shared_dynamic(void) {
   return b.shared + 2 * STATIC_SHARED;
 }
 
-/* For the address sanitizer what is not an array is out of bounds, so that it names who reads there too. */
+/* For the address sanitizer what is not an array is out of bounds, so that it names who reads there too.  Behind the
+ * arrays of the block before it is clear. */
 static void clear_shared(void) {
   size_t bytes = 2 * STATIC_SHARED + b.dynamic_bytes + GUARD;
   shim_permit(b.shared, bytes);
-  memset(b.shared, 0xff, bytes);
+  memset(b.shared, 0xff, b.shared_used);
+  memset(b.shared + 2 * STATIC_SHARED, 0xff, b.dynamic_bytes + GUARD);
   shim_forbid(b.shared, 2 * STATIC_SHARED);
   shim_forbid(b.shared + bytes - GUARD, GUARD);
 }
@@ -364,23 +378,27 @@ void shim_copy_wait(int groups) {
 /* ---- matrix instructions ---- */
 
 void shim_mma(float d[4], const uint32_t a[4], const uint32_t bb[2], float (*element)(uint16_t bits)) {
-  uint32_t mine[6] = {a[0], a[1], a[2], a[3], bb[0], bb[1]};
+  float mine[12];
+  for (int i = 0; i < 6; ++i) {
+    for (int h = 0; h < 2; ++h) {
+      mine[2 * i + h] = element((uint16_t) ((i < 4 ? a[i] : bb[i - 4]) >> (16 * h)));
+    }
+  }
   const unsigned char *table = shim_warp_exchange(0xffffffffu, mine, sizeof mine);
   float A[2][16], B[2][16]; // the rows g and g + 8, the columns 2t and 2t + 1: what this lane sums
   const int g = shim_self->lane / 4, t = shim_self->lane % 4;
   for (int q = 0; q < 4; ++q) {
-    uint32_t w[6];
-    memcpy(w, table + 64 * (4 * g + q), sizeof w);
+    const float *w = (const float *) (table + 64 * (4 * g + q));
     for (int i = 0; i < 4; ++i) {
       for (int h = 0; h < 2; ++h) {
-        A[i % 2][2 * q + 8 * (i / 2) + h] = element((uint16_t) (w[i] >> (16 * h)));
+        A[i % 2][2 * q + 8 * (i / 2) + h] = w[2 * i + h];
       }
     }
     for (int column = 0; column < 2; ++column) {
-      memcpy(w, table + 64 * (4 * (2 * t + column) + q), sizeof w);
+      w = (const float *) (table + 64 * (4 * (2 * t + column) + q));
       for (int i = 0; i < 2; ++i) {
         for (int h = 0; h < 2; ++h) {
-          B[column][2 * q + 8 * i + h] = element((uint16_t) (w[4 + i] >> (16 * h)));
+          B[column][2 * q + 8 * i + h] = w[8 + 2 * i + h];
         }
       }
     }
@@ -503,30 +521,26 @@ template <typename T> static void shuffle(std::vector<T> &list) {
 static void run_block(shim_index block) {
   b.live = b.threads;
   b.at_barrier = 0;
-  b.generation = 0;
+  b.ready.clear();
+  clear_shared();
   b.arrays.clear();
   b.shared_used = 0;
-  clear_shared();
   std::fill(b.warps.begin(), b.warps.end(), warp());
   for (int i = 0; i < b.threads; ++i) {
     start_fiber(i, block);
+    b.ready.push_back(i);
   }
-  static std::vector<int> order;
-  order.resize((size_t) b.threads);
+  while (!b.ready.empty()) {
+    std::swap(b.ready[shim_random((unsigned) b.ready.size())], b.ready.back());
+    fiber *f = &b.fibers[(size_t) b.ready.back()];
+    b.ready.pop_back();
+    shim_self = &f->self;
+    change(&b.scheduler, &f->context, false);
+  }
   for (int i = 0; i < b.threads; ++i) {
-    order[(size_t) i] = i;
-  }
-  for (long idle = 0; b.live > 0; ++idle) {
-    shuffle(order);
-    for (int i : order) {
-      fiber *f = &b.fibers[(size_t) i];
-      if (!f->done) {
-        shim_self = &f->self;
-        change(&b.scheduler, &f->context, false);
-      }
-    }
-    if (idle > 1000000) {
-      die("the block never ends");
+    if (!b.fibers[(size_t) i].done) {
+      shim_self = &b.fibers[(size_t) i].self;
+      die(b.fibers[(size_t) i].waits);
     }
   }
   check_guards();
@@ -575,6 +589,7 @@ cudaError_t shim_launch(dim3 grid, dim3 block, size_t shared, cudaStream_t strea
     stacks = (char *) mmap(NULL, (size_t) MOST_THREADS * STACK, PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     b.shared = (unsigned char *) aligned_alloc(1024, 2 * STATIC_SHARED + MOST_SHARED + GUARD + 1024 - GUARD);
+    memset(b.shared, 0xff, 2 * STATIC_SHARED);
   }
   const char *fails = getenv("SHIM_FAIL_LAUNCH");
   if (++launches == (fails != NULL ? atol(fails) : 0)) {
