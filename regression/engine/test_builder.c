@@ -431,6 +431,9 @@ static void write_wrong(ts_builder *b, void *user) {
     case 28: ts_builder_float(b, "wrong", i); break;
     case 29: ts_builder_squared_error(b, "wrong", y, i); break;
     case 26: ts_builder_linear(b, "a\tb", y, 4, false); break;
+    case 30: ts_builder_input(b, "nought", TS_F32, 0, NULL, 0); break;
+    case 31: ts_builder_input(b, "late.lr", TS_F32, 0, NULL, 0); break;
+    case 32: ts_builder_input(b, "tokens/1", TS_F32, 0, NULL, 0); break;
     default: break;
   }
 }
@@ -465,7 +468,10 @@ static void test_wrong(ts_world *world) {
                                      "no control characters",
                                      "i is int32",
                                      "i is int32",
-                                     "i is int32"};
+                                     "i is int32",
+                                     "one of this name themselves",
+                                     "one of this name themselves",
+                                     "a name without \"/\""};
   for (int i = 0; i < (int) (sizeof told / sizeof *told); ++i) {
     const ts_own_model model = {"wrong", write_wrong, &i};
     ts_deck *deck = train_run_deck(world, own_deck, DEVICE "train_micro_batch_size_per_gpu=2");

@@ -606,6 +606,20 @@ static void test_counts(ts_world *world) {
   ts_free(sets);
 }
 
+/* An engine whose micro-batches go by unit takes steps of as many. */
+static void test_sizes(ts_world *world) {
+  char *sets = accumulating(world, "run.accumulation_order=unit");
+  subject s = open_subject(world, train_run_llama, sets, TS_CAN_TRAIN, NULL);
+  ts_error err = {0};
+  int64_t size = ts_train_batch_size(s.engine);
+  must(ts_set_train_batch_size(s.engine, size, &err), &err);
+  refused(ts_set_train_batch_size(s.engine, 2 * size, &err), &err, "puts 3 together");
+  refused(ts_set_train_batch_size(s.engine, size / MICRO_BATCHES, &err), &err, "puts 3 together");
+  tap_ok_all(MPI_COMM_WORLD, ts_train_batch_size(s.engine) == size, "another size is refused");
+  close_subject(&s);
+  ts_free(sets);
+}
+
 /* ---- leaf modules ---- */
 
 /* A step of the model; \return how many units are gathered. */
@@ -698,6 +712,7 @@ int main(int argc, char **argv) {
   test_unfit(world);
   test_scaled_outputs(world);
   test_counts(world);
+  test_sizes(world);
   test_leaf_modules(world);
   test_plan();
   int status = tap_done_all(MPI_COMM_WORLD);

@@ -138,6 +138,35 @@ static void test_choices(const char *sets, int ranks) {
 
 #define NO_GRADIENTS " zero_optimization.offload_optimizer.gradients=false"
 
+/* Of four micro-batches that always go by unit where all four do not fit, two do, and no fewer are tried. */
+static void test_fewest(void) {
+  setting s;
+  make_setting(&s, AUTO " zero_optimization.stage=3 gradient_accumulation_steps=4 run.accumulation_order=unit", 1);
+  int64_t peak[2];
+  for (int i = 0; i < 2; ++i) {
+    peak[i] = INT64_MAX;
+    for (int at_once = 0; at_once < 2; ++at_once) {
+      const ts_offload_stay none = {.decided = true, .at_once = at_once != 0, .together = 2 + 2 * i};
+      ts_program *program = program_with(&s, none);
+      peak[i] = program->plan->peak_bytes < peak[i] ? program->plan->peak_bytes : peak[i];
+      ts_program_destroy(&program);
+    }
+  }
+  int64_t found[2], needs[2];
+  for (int i = 0; i < 2; ++i) {
+    s.options.memory = i == 0 ? peak[0] : peak[0] / 2;
+    ts_program *program = ts_program_create(&s.options);
+    found[i] = program->step.together;
+    needs[i] = program->plan->peak_bytes;
+    ts_program_destroy(&program);
+  }
+  tap_ok(peak[0] < peak[1] && found[0] == 2 && needs[0] <= peak[0], "two of four micro-batches fit: %lld of %lld bytes",
+         (long long) needs[0], (long long) peak[0]);
+  tap_ok(found[1] == 2 && needs[1] <= peak[0], "where nothing fits, what needs least: %lld bytes",
+         (long long) needs[1]);
+  ts_deck_destroy(&s.deck);
+}
+
 /* Of three micro-batches that leave little where they go through the model in turns. */
 static void test_order(void) {
   static const struct {
@@ -183,5 +212,6 @@ int main(void) {
   test_choices("zero_optimization.stage=3 bf16.enabled=true gradient_accumulation_steps=3" NO_GRADIENTS, 2);
   test_choices("zero_optimization.stage=2 bf16.enabled=true", 2);
   test_order();
+  test_fewest();
   return tap_done();
 }

@@ -792,7 +792,7 @@ static bool is_by_unit(const ts_graph *g, int64_t n) {
   int64_t m = 0;
   bool ordered = true;
   for (ts_nid i = 0; i < g->n_nodes; ++i) {
-    const char *at = strchr(g->node[i].name, '@');
+    const char *at = strchr(g->node[i].name, '/');
     int64_t own = at != NULL ? atoi(at + 1) : 0;
     bool same = g->node[i].unit == unit;
     ordered = ordered && own < n && (same ? own == m || own == m + 1 || own == 0 : own == 0 && (i == 0 || m == n - 1));
@@ -811,8 +811,8 @@ static void test_unroll(const char *deck, const char *set, const char *tied) {
   const ts_graph *a = one.graph, *b = three.graph;
   tap_ok(count_op(b, TS_OP_MATMUL) == 3 * count_op(a, TS_OP_MATMUL) && is_by_unit(b, 3), "%d nodes, unit by unit",
          b->n_nodes);
-  tap_ok(ts_graph_find(b, "labels@2") != TS_NONE && ts_graph_find(b, "labels@3") == TS_NONE &&
-             b->n_tensors < 3 * a->n_tensors && ts_graph_marked(b, "loss@2") != TS_NONE,
+  tap_ok(ts_graph_find(b, "labels/2") != TS_NONE && ts_graph_find(b, "labels/3") == TS_NONE &&
+             b->n_tensors < 3 * a->n_tensors && ts_graph_marked(b, "loss/2") != TS_NONE,
          "each has inputs and a loss");
   ts_tid table = ts_graph_find(b, tied);
   tap_ok(ts_graph_gradient_of(b, table, 2) != TS_NONE && ts_graph_gradient_of(b, table, 3) == TS_NONE &&

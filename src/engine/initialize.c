@@ -203,15 +203,17 @@ ts_status ts_set_train_batch_size(ts_engine *e, int64_t size, ts_error *err) {
     return TS_BAD_INPUT;
   }
   int64_t steps = size / each;
-  if (p != NULL && !ts_step_accumulates(&p->step)) {
+  const int64_t together = p != NULL ? p->step.together : 1;
+  bool more = p != NULL && ts_step_accumulates(&p->step);
+  if (p != NULL && !more && together == 1) {
     return ts_error_add(err, "ts_set_train_batch_size: the engine was made for one micro-batch a step: make it with "
                              "TS_CAN_STEP, or for more");
   }
-  if (p != NULL && steps % p->step.together != 0) {
+  if (steps % together != 0 || (!more && together > 1 && steps != together)) {
     return ts_error_add(err,
-                        "ts_set_train_batch_size: the engine puts %lld micro-batches together (run."
-                        "accumulation_order): %lld are no multiple of them",
-                        (long long) p->step.together, (long long) steps);
+                        "ts_set_train_batch_size: %lld micro-batches; the engine puts %lld together "
+                        "(run.accumulation_order); accepted: %s",
+                        (long long) steps, (long long) together, more ? "a multiple of these" : "as many");
   }
   if (p != NULL && !ts_step_set_micro_batches(&p->step, steps / p->step.together)) {
     return ts_error_add(err, "ts_set_train_batch_size: the engine's schedule does not take %lld micro-batches",

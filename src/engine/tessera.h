@@ -119,7 +119,8 @@ int64_t ts_train_batch_size(const ts_engine *engine);
 int64_t ts_train_micro_batch_size(const ts_engine *engine);
 int64_t ts_gradient_accumulation_steps(const ts_engine *engine);
 
-/** Another number of samples from the next step on: the accumulation steps follow. Not collective, but the same on all
+/** Another number of samples from the next step on: the accumulation steps follow, a multiple of those that go together
+ * by run.accumulation_order. Not collective, but the same on all
  * ranks.
  * \return TS_BAD_INPUT: it is no multiple of the others; amid a step; or the engine was made for one accumulation step
  *         and without TS_CAN_STEP. */

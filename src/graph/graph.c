@@ -417,7 +417,7 @@ static ts_tid marked_for(const ts_graph *g, const char *what, ts_tid parameter, 
     return TS_NONE;
   }
   char *name = m == 0 ? ts_format("%s:%s", what, g->tensor[parameter].name)
-                      : ts_format("%s:%s@%lld", what, g->tensor[parameter].name, (long long) m);
+                      : ts_format("%s:%s/%lld", what, g->tensor[parameter].name, (long long) m);
   ts_tid t = ts_graph_marked(g, name);
   ts_free(name);
   return t;

@@ -169,8 +169,9 @@ static bool is_reserved(const char *input) {
                                          "lr",         "gradient_seed",    "loss_scale",
                                          "no_loss",    "loss_sum",         "max_norm",
                                          "one",        "optimizer.step",   "seed",
-                                         "zero",       "static_tokens",    "valid_sum"};
-  bool is = strncmp(input, TS_SEED_LEAF, strlen(TS_SEED_LEAF)) == 0;
+                                         "zero",       "static_tokens",    "valid_sum",
+                                         "nought",     "no_balance",       "no_squares"};
+  bool is = strncmp(input, TS_SEED_LEAF, strlen(TS_SEED_LEAF)) == 0 || strncmp(input, "late.", strlen("late.")) == 0;
   for (size_t i = 0; i < sizeof reserved / sizeof *reserved; ++i) {
     is = is || strcmp(input, reserved[i]) == 0;
   }
@@ -184,12 +185,12 @@ ts_tid ts_builder_input(ts_builder *b, const char *name, ts_dtype dtype, int n, 
     ts_builder_refuse(b, "input %s: steps have one of this name themselves", name);
     return TS_NONE;
   }
-  if (name[0] == 0 || !fits || (dtype != TS_F32 && dtype != TS_I32 && dtype != TS_I64)) {
-    ts_builder_refuse(
-        b,
-        "input %s: wants a name, at most %d positive extents, a sequence among them or 0, and fp32, int32 "
-        "or int64",
-        name, TS_MAX_DIMS - 1);
+  if (name[0] == 0 || strchr(name, '/') != NULL || !fits || (dtype != TS_F32 && dtype != TS_I32 && dtype != TS_I64)) {
+    ts_builder_refuse(b,
+                      "input %s: wants a name without \"/\", at most %d positive extents, a sequence among them or 0, "
+                      "and fp32, int32 "
+                      "or int64",
+                      name, TS_MAX_DIMS - 1);
     return TS_NONE;
   }
   ts_tid t;

@@ -352,7 +352,7 @@ ts_step_runs ts_step_of(ts_model_use use, int64_t micro_batches, const ts_step_o
 }
 
 char *ts_together_name(const char *name, int64_t m) {
-  return m == 0 ? ts_strdup(name) : ts_format("%s@%lld", name, (long long) m);
+  return m == 0 ? ts_strdup(name) : ts_format("%s/%lld", name, (long long) m);
 }
 
 void ts_step_clear(ts_step_runs *step) {

@@ -110,7 +110,8 @@ int64_t ts_deck_evaluates(const ts_deck *deck);
  * \param [in] order          Of TRAIN; NULL for zero. Not collective. */
 ts_step_runs ts_step_of(ts_model_use use, int64_t micro_batches, const ts_step_order *order);
 
-/** What a leaf, node or mark NAME is called for micro-batch \a m of those that are together: NAME for the first one.
+/** What a leaf, node or mark NAME is called for micro-batch \a m of those that are together: NAME for the first one,
+ * then NAME/m, as no name of a model has a "/".
  * \return the caller's (ts_free). Not collective. */
 char *ts_together_name(const char *name, int64_t m);
 

@@ -6,11 +6,12 @@
  * together.  What they read of parameters is theirs in common, so whatever comes behind (gathers and copies of a unit,
  * sums of its gradients) happens once for all of them, and each sum has the order of micro-batches.
  *
- * A table that two units read has two gradients.  Where a rank sums whole gradients those of the unit that has them
- * first are added up before the others, as of two chunks of a pipeline (else each would be kept until the other comes):
- * the one sum that has another order.
+ * A parameter that several units read, as a tied table, has a gradient of each.  Where a rank sums whole gradients
+ * those of the unit that has them first are added up before the others, as of two chunks of a pipeline (else each would
+ * be kept until the other comes): the one sum that has another order.
  *
- * Inputs of the model have a leaf for each, NAME, NAME@1, ...; nodes and marks of a micro-batch are called likewise. */
+ * Inputs of the model have a leaf for each, NAME, NAME/1, ... (no name of a model has a "/"); nodes and marks of a
+ * micro-batch are called likewise. */
 #include "base/memory.h"
 #include "graph/op.h"
 #include "graph/rewrite.h"

@@ -139,7 +139,7 @@ static void reduce_alone(ts_zero *z, ts_site at, int index, ts_tid gradient, ts_
   z->beta_of_bucket = beta;
   send(z, at, index, pack(z, at, part, &gradient, part->count));
   ts_zero_flush(z, at);
-  z->beta_of_bucket = z->beta;
+  z->beta_of_bucket = z->reduced == 0 ? z->beta : ts_zero_one(z);
 }
 
 /* To which of a parameter's sums a gradient is added, TS_NONE for what the step has so far; and times what that is. */

@@ -50,7 +50,7 @@ static void add_bias(ts_zero *z, sums *s, const ts_layer_loads *loads, int64_t o
 
 /* Of any micro-batch. */
 static const ts_layer_loads *find_loads(const ts_layout *layout, const ts_node *node) {
-  size_t length = strcspn(node->name, "@");
+  size_t length = strcspn(node->name, "/");
   for (int i = 0; node->op == TS_OP_ROUTE_LOADS && i < layout->n_loads; ++i) {
     if (strlen(layout->loads[i].name) == length && strncmp(layout->loads[i].name, node->name, length) == 0) {
       return &layout->loads[i];

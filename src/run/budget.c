@@ -25,8 +25,9 @@ typedef struct item {
 
 /* What a choice comes to. */
 typedef struct outcome {
-  int64_t bytes; /* where it computes */
-  double moved;  /* bytes in a step */
+  int64_t bytes;    /* where it computes */
+  double moved;     /* bytes in a step */
+  int64_t together; /* micro-batches, as the program's nodes let */
   bool fits;
 } outcome;
 
@@ -62,7 +63,8 @@ static double moved_in_all(const ts_program *program) {
 
 static outcome try_choice(const search *s, ts_offload_stay stay) {
   ts_program *program = plan_with(s, stay);
-  outcome o = {program->plan->peak_bytes, moved_in_all(program), program->plan->peak_bytes <= s->memory};
+  const int64_t bytes = program->plan->peak_bytes;
+  outcome o = {bytes, moved_in_all(program), program->step.together, bytes <= s->memory};
   ts_program_destroy(&program);
   return o;
 }
@@ -309,7 +311,8 @@ static void exchange_some(const search *s, ts_offload_stay *stay, outcome *best)
 static outcome choose_beside(const ts_program_options *options, int64_t memory, ts_offload_stay *stay) {
   search s = {.options = options, .memory = memory};
   ts_program *program = plan_with(&s, *stay);
-  outcome best = {program->plan->peak_bytes, moved_in_all(program), program->plan->peak_bytes <= memory};
+  const int64_t bytes = program->plan->peak_bytes;
+  outcome best = {bytes, moved_in_all(program), program->step.together, bytes <= memory};
   find_items(&s, program);
   stay->of_part = ts_calloc((size_t) s.n_parts + 1, 1);
   ts_program_destroy(&program);
@@ -354,15 +357,23 @@ static int64_t fewer(int64_t micro_batches, int64_t together) {
   return together;
 }
 
-/* The most that can go together where all leaves that may, 1 for none. */
-static int64_t most_together(const search *s, int64_t micro_batches, ts_offload_stay none) {
-  int64_t n = micro_batches;
-  none.all = false;
-  none.live = 0;
-  for (none.together = n; n > 1 && !try_choice(s, none).fits; none.together = n) {
-    n = fewer(micro_batches, n);
+/* The most that can go together where all leaves that may, whether updates wait or not, but no fewer than `least`. */
+static int64_t most_together(const search *s, int64_t micro_batches, int64_t least) {
+  ts_offload_stay none = {.decided = true, .together = micro_batches};
+  bool fits = false;
+  while (!fits && none.together > least) {
+    none.at_once = false;
+    outcome now = try_choice(s, none);
+    none.together = now.together < none.together ? now.together : none.together; /* more nodes than there may be */
+    none.at_once = true;
+    fits = now.fits || try_choice(s, none).fits;
+    int64_t next = fewer(micro_batches, none.together);
+    if (!fits && next < least) {
+      break;
+    }
+    none.together = fits ? none.together : next;
   }
-  return n;
+  return none.together;
 }
 
 /* Instead of what was found, which fits, if less is copied so. */
@@ -371,7 +382,7 @@ static void try_units(const search *s, outcome found, ts_offload_stay *chosen) {
   units.all = false;
   units.of_part = NULL;
   units.live = 0;
-  units.together = most_together(s, s->options->deck->gradient_accumulation_steps, units);
+  units.together = most_together(s, s->options->deck->gradient_accumulation_steps, 1);
   if (units.together > 1) {
     outcome by_unit = choose_beside(s->options, s->memory, &units);
     take_better(found, chosen, by_unit, units);
@@ -392,8 +403,7 @@ ts_offload_stay ts_budget_decide(const ts_program_options *options) {
   if (found.fits) {
     return chosen;
   }
-  int64_t most = always ? most_together(&s, deck->gradient_accumulation_steps, like) : 1;
-  like.together = most > 1 ? most : like.together;
+  like.together = always ? most_together(&s, deck->gradient_accumulation_steps, 2) : 1;
   const int ways = deck->zero_optimization.offload_optimizer.super_offload ? 2 : 1;
   for (int way = 0; way < ways && !found.fits; ++way) { /* updates wait where that fits */
     like.at_once = way > 0;
