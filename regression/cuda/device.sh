@@ -86,6 +86,24 @@ test_offload() {
   train 2 away3 --resume auto $pieces --set zero_optimization.stage=3 --set run.algorithms=resident3/algorithms.txt
   ok "what was saved from there goes on without it" both clean 'same resident3 away3'
   # shellcheck disable=SC2086
+  SHIM_SEED=4 train 1 stored $away --set 'zero_optimization.offload_optimizer={device="nvme";nvme_path=".";}'
+  ok "states in files: the same bits" both clean 'same resident stored'
+  ok "and the run says where" grep -q 'offload: .* a rank in \. (' "$scratch/out"
+  files="--set zero_optimization.stage=3 --set zero_optimization.offload_optimizer.device=nvme
+    --set zero_optimization.offload_param.device=nvme --set zero_optimization.offload_optimizer.nvme_path=$scratch
+    --set zero_optimization.offload_param.nvme_path=$scratch --set zero_optimization.offload_param.max_in_cpu=20000"
+  # shellcheck disable=SC2086
+  SHIM_SEED=2 train 2 stored3 $pieces $files --set run.algorithms=resident3/algorithms.txt
+  ok "and parameters, some of them in the host's memory, on two ranks" both clean 'same resident3 stored3'
+  # shellcheck disable=SC2086
+  SHIM_SEED=2 train 2 early3 $pieces $files --set run.algorithms=resident3/algorithms.txt --set run.cuda_graphs=false \
+    --set zero_optimization.offload_optimizer.super_offload=false --set zero_optimization.offload_optimizer.pipeline_write=false
+  ok "updated at the end of a step, not recorded, one piece at a time" both clean 'same resident3 early3'
+  rm -rf stored3/step_00000004
+  # shellcheck disable=SC2086
+  train 2 stored3 --resume auto $pieces --set zero_optimization.stage=3 --set run.algorithms=resident3/algorithms.txt
+  ok "what was saved from files goes on without them" both clean 'same resident3 stored3'
+  # shellcheck disable=SC2086
   limit=$("$tessera" plan deck.cfg --target cuda --format json $pieces --set zero_optimization.stage=3 \
     --set zero_optimization.offload_optimizer.device=cpu | sed 's/.*"peak_bytes": \([0-9]*\).*/\1/')
   # shellcheck disable=SC2086
@@ -115,6 +133,11 @@ test_offload() {
   SHIM_SEED=8 train 2 stages_away $again --set pipeline.stages=2 --set run.algorithms=blocks/algorithms.txt \
     --set activation_checkpointing.cpu_checkpointing=true
   ok "and of a pipeline, for each micro-batch in its slot" both clean 'same stages stages_away'
+  # shellcheck disable=SC2086
+  SHIM_SEED=9 train 2 stages_stored $again --set pipeline.stages=2 --set run.algorithms=blocks/algorithms.txt \
+    --set activation_checkpointing.cpu_checkpointing=true --set zero_optimization.stage3_param_persistence_threshold=0 \
+    --set 'zero_optimization.offload_optimizer={device="nvme";nvme_path=".";}'
+  ok "and with states in files" both clean 'same stages stages_stored'
   # shellcheck disable=SC2086
   run "$tessera" plan deck.cfg --target cuda $again --set activation_checkpointing.cpu_checkpointing=true
   ok "the plan says how much" printed '^  activations +[1-9][0-9]* .*'

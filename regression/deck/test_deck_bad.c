@@ -681,33 +681,10 @@ static void test_training(void) {
   ts_deck_destroy(&deck);
 }
 
-/* The same deck on processors and on GPUs. */
-static void test_gpu(void) {
-  ts_deck *deck = fixture_read("deck with offload",
-                               GOOD_DECK "zero_optimization = {\n"
-                                         " offload_param = { device = \"cpu\"; };\n"
-                                         " offload_optimizer = { device = \"nvme\"; nvme_path = \"a\"; }; };\n",
-                               NULL);
-  ts_error err = {0};
-  tap_ok(ts_deck_check_gpu(deck, &err) == TS_BAD_INPUT && err.count == 1 &&
-             strstr(err.text,
-                    "good.cfg:6: zero_optimization.offload_optimizer.device: \"nvme\": refused, not there yet "
-                    "on GPUs: state in files; accepted: \"none\", \"cpu\"") != NULL,
-         "GPU: state in files is refused");
-  ts_error_clear(&err);
-  ts_deck_test_disable(TS_CHECK_GPU);
-  tap_ok(ts_deck_check_gpu(deck, &err) == TS_OK, "GPU off: it passes");
-  ts_deck_test_disable(TS_N_DECK_CHECKS);
-  ts_deck_destroy(&deck);
-  deck = fixture_read("deck without", GOOD_DECK, NULL);
-  tap_ok(ts_deck_check_gpu(deck, &err) == TS_OK, "GPU: nothing else is");
-  ts_deck_destroy(&deck);
-}
-
 static void test_coverage(void) {
   for (int check = 0; check < TS_N_DECK_CHECKS; ++check) {
     bool own = check == TS_CHECK_CONFLICT || check == TS_CHECK_GROUPS || check == TS_CHECK_TRAINING ||
-               check == TS_CHECK_BATCH_RANKS || check == TS_CHECK_GPU;
+               check == TS_CHECK_BATCH_RANKS;
     for (size_t i = 0; i < sizeof decks / sizeof *decks && !own; ++i) {
       own = (int) decks[i].check == check;
     }
@@ -763,7 +740,6 @@ int main(void) {
   test_many_groups();
   test_many_sizes();
   test_training();
-  test_gpu();
   test_coverage();
   test_all_at_once();
   test_no_suggestion();

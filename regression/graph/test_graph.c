@@ -533,6 +533,12 @@ static void break_space_store(ts_graph *g) {
   ts_build(ts_graph_site(g), TS_OP_STORE, "store", 2, (ts_tid[]){whole, file});
 }
 
+/* What is brought beside a device is not there yet. */
+static void break_space_beside(ts_graph *g) {
+  ts_tid host = ts_build_load(ts_graph_site(g), "load", add_file(g), TS_SPACE_PINNED);
+  ts_build_cast(ts_graph_site(g), "low", host, TS_BF16);
+}
+
 /* From another space than its own. */
 static void break_space_copy(ts_graph *g) {
   ts_tid file = add_file(g);
@@ -549,6 +555,13 @@ static void test_space(void) {
   tap_ok(ts_graph_verify(g, &why) == 0 && g->tensor[part].space == TS_SPACE_FILE &&
              g->tensor[x].space == TS_SPACE_BACKEND && g->tensor[stored].space == TS_SPACE_FILE,
          "a copy comes from a file and goes back%s", why.length > 0 ? why.text : "");
+  ts_tid host = ts_build_load(ts_graph_site(g), "to_host", stored, TS_SPACE_PINNED);
+  ts_tid here = ts_build(ts_graph_site(g), TS_OP_COPY_IN, "in", 1, &host);
+  ts_tid out = ts_build(ts_graph_site(g), TS_OP_COPY_OUT, "out", 2, (ts_tid[]){TS_NONE, here});
+  ts_build(ts_graph_site(g), TS_OP_STORE, "back", 2, (ts_tid[]){stored, out});
+  tap_ok(ts_graph_verify(g, &why) == 0 && g->tensor[host].space == TS_SPACE_PINNED &&
+             g->tensor[here].space == TS_SPACE_BACKEND && g->tensor[out].space == TS_SPACE_PINNED,
+         "also by way of the host's memory beside a device's%s", why.length > 0 ? why.text : "");
   ts_text_free(&why);
   ts_graph_destroy(&g);
 }
@@ -590,6 +603,7 @@ static const breakage breakages[] = {
     {"space", "a part of it", break_space_window, true},
     {"space", "a load of what is in memory", break_space_load, true},
     {"space", "a store from a file to memory", break_space_store, true},
+    {"space", "what is loaded beside a device computed with", break_space_beside, true},
     {"space", "a copy of the host's from a file", break_space_copy, true},
     {"names", "two leaves of one name", break_names, true},
 };

@@ -1,6 +1,6 @@
 /** \file
- * The programs of all ranks of a grid in one process, for the null backend: two small models.  Nothing here is
- * collective.
+ * The programs of all ranks of a grid in one process, for a backend that computes nothing: small models.  Nothing here
+ * is collective.
  */
 #ifndef REGRESSION_GRID_H
 #define REGRESSION_GRID_H
@@ -31,6 +31,21 @@ static const char mixture[] =
     "  num_hidden_layers = 3; num_attention_heads = 6; num_key_value_heads = 2; max_position_embeddings = 32;\n"
     "  num_experts = 13; num_experts_per_tok = 3; moe_intermediate_size = 40; shared_expert_intermediate_size = 56;\n"
     "  mlp_only_layers = [1]; output_router_logits = true; tie_word_embeddings = false; };\n" COMMON;
+
+static inline ts_device *closed_device(void) {
+  return NULL;
+}
+
+/** The null backend as a device's, which is never open: it has memory of its own. Not collective. */
+static inline const ts_backend *null_device(void) {
+  static ts_backend backend;
+  backend = *ts_backend_null();
+  backend.device = closed_device;
+  return &backend;
+}
+
+/** What programs are for; NULL: the null backend. */
+static const ts_backend *grid_backend;
 
 typedef struct grid {
   ts_deck *deck;
@@ -64,14 +79,15 @@ static inline grid make_grid_in_order(const char *text, const char *sets, int ra
   for (int r = 0; r < ranks; ++r) {
     ts_mesh mesh;
     TS_CHECK(ts_deck_mesh(g.deck, ranks, r, &mesh, NULL) == TS_OK, "the grid is dp = %d", ranks);
-    const ts_program_options options = {.deck = g.deck,
-                                        .mesh = &mesh,
-                                        .target = {ts_backend_null(), 1, false},
-                                        .use = use,
-                                        .batch = 1,
-                                        .length = g.deck->data.sequence_length,
-                                        .context = g.deck->data.sequence_length,
-                                        .order = order};
+    const ts_program_options options = {
+        .deck = g.deck,
+        .mesh = &mesh,
+        .target = {grid_backend != NULL ? grid_backend : ts_backend_null(), 1, TS_CUDNN_NEVER},
+        .use = use,
+        .batch = 1,
+        .length = g.deck->data.sequence_length,
+        .context = g.deck->data.sequence_length,
+        .order = order};
     g.program[r] = ts_program_create(&options);
     if (use == TS_MODEL_LOSS) { /* not as many as an evaluation has: what comes after three is the same again */
       ts_step_set_micro_batches(&g.program[r]->step, 3);

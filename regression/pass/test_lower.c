@@ -32,21 +32,26 @@ static int count_outside(const ts_lowered *c) {
   return n;
 }
 
+static bool is_transfer(const ts_node *node) {
+  return ts_node_copies(node) == TS_SPACE_FILE;
+}
+
 static ts_lowered_kind kind_of(const ts_instruction *instruction, const ts_node *node) {
   return node->op == TS_OP_RECEIVE     ? TS_LOWERED_RECEIVED
          : node->op == TS_OP_SEND      ? TS_LOWERED_SEND
          : instruction->kind == TS_RUN ? TS_LOWERED_LAUNCH
+         : is_transfer(node)           ? (instruction->kind == TS_WAIT ? TS_LOWERED_ARRIVED : TS_LOWERED_TRANSFER)
          : ts_node_is_copy(node)       ? TS_LOWERED_COPY
                                        : TS_LOWERED_COLLECTIVE;
 }
 
-/* Each instruction is one launch, collective or end of a message, in order. */
+/* Each instruction is one launch, copy, collective or end of a message, in order; of files also the wait. */
 static bool is_complete(const ts_lowered *c, const ts_program *p, int chunk) {
   int at = 0;
   for (int i = 0; i < p->schedule->n; ++i) {
     const ts_instruction *instruction = &p->schedule->instruction[i];
     const ts_node *node = &p->graph->node[instruction->node];
-    if ((instruction->kind == TS_WAIT && !ts_node_is_message(node)) ||
+    if ((instruction->kind == TS_WAIT && !ts_node_is_message(node) && !is_transfer(node)) ||
         !ts_node_is_of(p->graph, node, c->segments, chunk)) {
       continue;
     }
@@ -124,11 +129,13 @@ static void check_experts(void) {
   check_grid("mixture", mixture, variant[1], 4, TS_MODEL_LOSS);
 }
 
-/* State that is elsewhere: the null backend has no other memory than a file, which is copied in the same queues. */
-#define AWAY                                                                                                 \
-  "zero_optimization={stage=3;overlap_comm=true;offload_optimizer={device=\"nvme\";nvme_path=\"/x\";};"      \
-  "offload_param={device=\"nvme\";nvme_path=\"/x\";};sub_group_size=1;stage3_param_persistence_threshold=0;" \
-  "stage3_max_live_parameters=0;}"
+/* State that is elsewhere: in the host's memory, and in files, which come and go by way of that. */
+#define ELSEWHERE(device)                                                                                   \
+  "zero_optimization={stage=3;overlap_comm=true;offload_optimizer={" device "};offload_param={" device "};" \
+  "sub_group_size=1;stage3_param_persistence_threshold=0;stage3_max_live_parameters=0;}"
+#define AWAY ELSEWHERE("device=\"cpu\";")
+#define FILES ELSEWHERE("device=\"nvme\";nvme_path=\"/x\";")
+#define EARLY "zero_optimization.offload_optimizer.super_offload=false"
 
 static void check_grids(const char *name, const char *text) {
   static const char *const variant[] = {
@@ -146,9 +153,19 @@ static void check_grids(const char *name, const char *text) {
       ts_free(sets);
     }
   }
-  check_grid(name, text, AWAY, 1, TS_MODEL_TRAIN);
-  check_grid(name, text, AWAY " gradient_accumulation_steps=2 bf16.enabled=true", 4, TS_MODEL_TRAIN);
-  check_grid(name, text, AWAY, 4, TS_MODEL_LOSS);
+  static const char *const elsewhere[] = {AWAY, FILES};
+  for (size_t i = 0; i < sizeof elsewhere / sizeof *elsewhere; ++i) {
+    char *micro_batches = ts_format("%s gradient_accumulation_steps=2 bf16.enabled=true", elsewhere[i]);
+    char *early = ts_format("%s " EARLY " bf16.enabled=true", elsewhere[i]);
+    check_grid(name, text, elsewhere[i], 1, TS_MODEL_TRAIN);
+    check_grid(name, text, micro_batches, 4, TS_MODEL_TRAIN);
+    check_grid(name, text, early, 2, TS_MODEL_TRAIN);
+    check_grid(name, text, elsewhere[i], 4, TS_MODEL_LOSS);
+    ts_free(micro_batches);
+    ts_free(early);
+  }
+  check_grid(name, text, FILES " zero_optimization.offload_param.max_in_cpu=50000", 2, TS_MODEL_TRAIN);
+  check_grid(name, text, FILES " activation_checkpointing={enabled=true;cpu_checkpointing=true;}", 2, TS_MODEL_TRAIN);
 }
 
 /* ---- what must be found ---- */
@@ -157,6 +174,19 @@ typedef bool breakage(ts_lowered *c);
 
 static void remove_command(ts_lowered *c, int at) {
   memmove(&c->command[at], &c->command[at + 1], (size_t) (--c->n - at) * sizeof *c->command);
+}
+
+/* Taken out, and put back as number `to` of the rest. */
+static bool move_to(ts_lowered *c, int at, int to) {
+  if (at < 0 || to < 0) {
+    return false;
+  }
+  ts_lowered_command command = c->command[at];
+  remove_command(c, at);
+  memmove(&c->command[to + 1], &c->command[to], (size_t) (c->n - to) * sizeof *c->command);
+  ++c->n;
+  c->command[to] = command;
+  return true;
 }
 
 /* The k-th command of a kind on a queue, or -1. */
@@ -302,6 +332,39 @@ static void expect_wrong_copy(const char *what, breakage *break_it, unsigned seg
   expect_wrong_of(what, llama, AWAY, 2, 1, segments, break_it, message);
 }
 
+/* ---- files ---- */
+
+/* What the device has not copied on yet is overwritten. */
+static bool load_at_once(ts_lowered *c) {
+  return remove_found(c, find_last(c, TS_LOWERED_WAIT, TS_QUEUE_HOST));
+}
+
+/* And what it has not brought is written to the file. */
+static bool store_at_once(ts_lowered *c) {
+  bool any = false;
+  while (remove_found(c, find(c, TS_LOWERED_WAIT, TS_QUEUE_HOST, 0))) {
+    any = true;
+  }
+  return any;
+}
+
+static bool forget_loaded(ts_lowered *c) {
+  return remove_found(c, find(c, TS_LOWERED_ARRIVED, TS_QUEUE_HOST, 0));
+}
+
+static bool forget_stored(ts_lowered *c) {
+  return remove_found(c, find_last(c, TS_LOWERED_ARRIVED, TS_QUEUE_HOST));
+}
+
+static bool load_inside(ts_lowered *c) {
+  return move_to(c, find(c, TS_LOWERED_TRANSFER, TS_QUEUE_HOST, 0),
+                 find(c, TS_LOWERED_CAPTURE_BEGIN, TS_QUEUE_COMPUTE, 0));
+}
+
+static void expect_wrong_file(const char *what, breakage *break_it, unsigned segments, const char *message) {
+  expect_wrong_of(what, llama, FILES " " EARLY, 2, 1, segments, break_it, message);
+}
+
 /* ---- what is between captures ---- */
 
 /* The k-th collective outside of captures. */
@@ -384,16 +447,7 @@ static void expect_wrong_exchange(const char *what, breakage *break_it, unsigned
 /* ---- messages ---- */
 
 static bool move_found(ts_lowered *c, ts_lowered_kind kind, int to) {
-  int at = find(c, kind, TS_QUEUE_COMPUTE, 0);
-  if (at < 0) {
-    return false;
-  }
-  ts_lowered_command command = c->command[at];
-  remove_command(c, at);
-  memmove(&c->command[to + 1], &c->command[to], (size_t) (c->n - to) * sizeof *c->command);
-  ++c->n;
-  c->command[to] = command;
-  return true;
+  return move_to(c, find(c, kind, TS_QUEUE_COMPUTE, 0), to);
 }
 
 static bool send_early(ts_lowered *c) {
@@ -420,6 +474,7 @@ static void expect_wrong_message(const char *what, breakage *break_it, int rank,
 
 int main(void) {
   const unsigned forward = TS_SEGMENT_FORWARD, backward = runs[2], updating = TS_SEGMENT_LATE_UPDATE | forward;
+  grid_backend = null_device();
   check_grids("llama", llama);
   check_grids("gpt2", gpt2);
   check_stages("llama", llama);
@@ -443,6 +498,13 @@ int main(void) {
   expect_wrong_copy("a copy that is not waited for", forget_brought, updating, "no event orders them");
   expect_wrong_copy("a copy back that is under way at the end", forget_taken, TS_SEGMENT_LATE_UPDATE,
                     "is not joined at the end of the capture");
+  const unsigned update = TS_SEGMENT_UPDATE;
+  expect_wrong_file("a file read to memory that the device still copies", load_at_once, update, "no event orders them");
+  expect_wrong_file("a file written with what the device has not brought", store_at_once, update,
+                    "no event orders them");
+  expect_wrong_file("what is read from a file and not waited for", forget_loaded, update, "no event orders them");
+  expect_wrong_file("a file that is written at the end of a run", forget_stored, update, "is not waited for");
+  expect_wrong_file("a file read inside a capture", load_inside, updating, "inside a capture");
   check_experts();
   expect_wrong_exchange("counts that are read in a capture", capture_exchange, forward, "is inside the capture");
   expect_wrong_exchange("rows that nobody waits for", forget_exchange, forward, "no event orders them");

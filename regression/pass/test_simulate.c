@@ -57,6 +57,21 @@ static void test_stages(const char *name, const char *text) {
   }
 }
 
+/* Files beside a device. */
+static void test_device(const char *name, const char *text) {
+  grid_backend = null_device();
+  for (int stage = 0; stage <= 3; ++stage) {
+    char *sets = ts_format(
+        FILES " zero_optimization.stage=%d gradient_accumulation_steps=2 bf16.enabled=true "
+              "zero_optimization.stage3_max_live_parameters=0 %s",
+        stage, stage == 3 ? "zero_optimization.offload_param={device=\"nvme\";nvme_path=\"/x\";max_in_cpu=3000;}" : "");
+    expect_clean(name, text, sets, 8, TS_MODEL_TRAIN);
+    expect_clean(name, text, sets, 8, TS_MODEL_LOSS);
+    ts_free(sets);
+  }
+  grid_backend = NULL;
+}
+
 /* Experts over some ranks or all that have other samples, beside every other axis. */
 static void test_experts(void) {
   static const char *const grid[] = {
@@ -202,6 +217,10 @@ static void drop_load(ts_program *p) {
 static void drop_wait_for_store(ts_program *p) {
   remove_instruction(p, find_instruction(p, TS_WAIT, TS_OP_STORE, 0));
 }
+static void drop_wait_for_copy_out(ts_program *p) {
+  remove_instruction(p, find_instruction(p, TS_WAIT, TS_OP_COPY_OUT, 0));
+}
+
 static void drop_last_wait_for_store(ts_program *p) {
   remove_instruction(p, find_instruction(p, TS_WAIT, TS_OP_STORE, count_issues(p, TS_OP_STORE) - 1));
 }
@@ -277,6 +296,20 @@ static const fault_row faults[] = {
      {"rank 2:", "touches memory of", ".store, which is in flight"}},
     {"the last store not waited for", FILES, 2, drop_last_wait_for_store, {"rank 2:", ".store", "not waited for when"}},
     {"an arena too small", STAGE(0), 6, shrink_arena, {"rank 6:", "outside the work arena", ""}},
+};
+
+/* The same beside a device, which files come to and go from by way of the host's memory. */
+static const fault_row device_faults[] = {
+    {"a load not waited for before it is copied on",
+     FILES,
+     4,
+     drop_wait_for_load,
+     {"rank 4:", "touches memory of", ".load, which is in flight"}},
+    {"a store of what is not brought yet",
+     FILES,
+     2,
+     drop_wait_for_copy_out,
+     {"rank 2:", "touches memory of", ".out, which is in flight"}},
 };
 
 static void test_fault(const fault_row *row) {
@@ -540,9 +573,16 @@ int main(void) {
   test_stages("llama", llama);
   test_stages("gpt2", gpt2);
   test_experts();
+  test_device("llama", llama);
+  test_device("gpt2", gpt2);
   for (size_t i = 0; i < sizeof faults / sizeof *faults; ++i) {
     test_fault(&faults[i]);
   }
+  grid_backend = null_device();
+  for (size_t i = 0; i < sizeof device_faults / sizeof *device_faults; ++i) {
+    test_fault(&device_faults[i]);
+  }
+  grid_backend = NULL;
   for (int stage = 0; stage <= 3; ++stage) {
     test_parts_of_two_groups(stage);
   }

@@ -52,8 +52,7 @@
   X(TRAINING)      /* what training needs */                                  \
   X(RANKS)         /* no more ranks than heads, and one number of them */     \
   X(PARTITION)     /* shapes of layer_specs */                                \
-  X(OFFLOAD)       /* what is kept in files */                                \
-  X(GPU)           /* what a GPU cannot take */
+  X(OFFLOAD)       /* what is kept in files */
 
 typedef enum ts_deck_check {
 #define X(name) TS_CHECK_##name,

@@ -230,7 +230,7 @@ typedef struct ts_deck_scheduler {
 
 /** `zero_optimization.offload_param` and `offload_optimizer`. */
 typedef struct ts_deck_offload {
-  char *device;                       /**< "none", "cpu", "nvme" or "auto"; nvme ts_deck_check_gpu refuses on a GPU. */
+  char *device;                       /**< "none", "cpu", "nvme" or "auto". */
   char *nvme_path;                    /**< The directory of files; not empty where device is "nvme". */
   double ratio;                       /**< Of the optimizer: the part of elements whose states leave, */
   bool gradients;                     /**< and do gradients with them? */
@@ -469,11 +469,6 @@ bool ts_deck_model_is_own(const ts_deck *deck);
  * Not collective.
  * \return TS_BAD_INPUT naming each that the deck lacks. */
 ts_status ts_deck_check_training(const ts_deck *deck, ts_error *err);
-
-/** What a run on GPUs cannot take and one on processors can: state in the host's memory.  Not collective; the same on
- * every rank.
- * \return TS_BAD_INPUT naming each such key. */
-ts_status ts_deck_check_gpu(const ts_deck *deck, ts_error *err);
 
 /** The directory of what offload_optimizer and offload_param keep in files; both have the same; "" without one.
  * Not collective. */

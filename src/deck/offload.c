@@ -55,24 +55,3 @@ void ts_reader_check_offload(ts_reader *reader) {
                      optimizer->nvme_path, param->nvme_path);
   }
 }
-
-ts_status ts_deck_check_gpu(const ts_deck *deck, ts_error *err) {
-  const struct {
-    const char *key;
-    const ts_deck_offload *offload;
-  } rows[] = {
-      {"zero_optimization.offload_param.device", &deck->zero_optimization.offload_param},
-      {"zero_optimization.offload_optimizer.device", &deck->zero_optimization.offload_optimizer},
-  };
-  ts_status status = TS_OK;
-  for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
-    if (strcmp(rows[i].offload->device, "nvme") == 0 &&
-        ts_deck_report(
-            err, TS_CHECK_GPU, ts_deck_origin(deck, rows[i].key), rows[i].key,
-            "\"nvme\": refused, not there yet on GPUs: state in files; accepted: \"none\", \"cpu\", \"auto\"") !=
-            TS_OK) {
-      status = TS_BAD_INPUT;
-    }
-  }
-  return status;
-}

@@ -84,8 +84,8 @@ static const ts_key rows[] = {
     DEVICE(
         offload_param,
         "Where parameters wait for their use, at stage 3 and also of one rank, but for those that "
-        "stage3_param_persistence_threshold exempts: cpu, in the host's memory beside a GPU; nvme, in files, not yet "
-        "on GPUs; auto, as many of them as do not fit into run.memory_limit, or into what there is, in the host's "
+        "stage3_param_persistence_threshold exempts: cpu, in the host's memory beside a GPU; nvme, in files; auto, as "
+        "many of them as do not fit into run.memory_limit, or into what there is, in the host's "
         "memory beside a GPU and else in files."),
     WORD(zero_optimization.offload_param.nvme_path, "", NULL, NULL, AUTO,
          "The directory for these files: that of offload_optimizer, where both have one."),
@@ -97,8 +97,8 @@ static const ts_key rows[] = {
     DEVICE(
         offload_optimizer,
         "Where optimizer states and fp32 masters are, but for those of parameters that "
-        "stage3_param_persistence_threshold exempts: cpu, in the host's memory beside a GPU; nvme, in files, not yet "
-        "on GPUs; auto, as many of them as do not fit, behind offload_param's."),
+        "stage3_param_persistence_threshold exempts: cpu, in the host's memory beside a GPU; nvme, in files; auto, as "
+        "many of them as do not fit, behind offload_param's."),
     WORD(zero_optimization.offload_optimizer.nvme_path, "", NULL, NULL, AUTO,
          "The directory for these files, on each node; one a rank, which nothing leaves behind."),
     FLAG(zero_optimization.offload_optimizer.pipeline_read, "true", AUTO,

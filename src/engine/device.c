@@ -139,7 +139,6 @@ ts_status ts_engine_decide_precision(ts_world *world, ts_deck *deck, ts_text *sa
 ts_status ts_engine_backend(const ts_deck *deck, ts_world *world, const ts_backend **out, ts_error *err) {
   bool cuda;
   ts_status status = choose_backend(deck->run.device, world, &cuda, err);
-  status = status == TS_OK && cuda ? ts_deck_check_gpu(deck, err) : status;
   *out = cuda ? ts_backend_cuda() : ts_backend_cpu();
   if (status == TS_OK && !cuda && strcmp(deck->run.device, "auto") == 0) {
     warn_old_driver();
@@ -159,9 +158,6 @@ ts_status ts_engine_choose_target(const char *target, ts_deck *deck, const ts_ba
   bool cuda = strcmp(wanted, "cuda") == 0 || (strcmp(wanted, "auto") == 0 && visible);
   if (strcmp(target, "auto") != 0 && strcmp(target, "cpu") != 0 && strcmp(target, "cuda") != 0) {
     return ts_error_add(err, "--target %s: auto, cpu and cuda are accepted", target);
-  }
-  if (cuda && ts_deck_check_gpu(deck, err) != TS_OK) {
-    return TS_BAD_INPUT;
   }
   *backend = cuda ? ts_backend_cuda() : ts_backend_cpu();
   if (*backend == NULL) {

@@ -52,7 +52,7 @@ ts_status ts_engine_decide_precision(ts_world *world, ts_deck *deck, ts_text *sa
 
 /** The backend that a plan or graph is for: cpu, cuda, or with auto what run.device says, as this machine would
  * understand it.  A bf16.enabled that the deck leaves open is decided for it.  No device is needed. Not collective.
- * \return TS_BAD_INPUT for a deck that a GPU cannot take (ts_deck_check_gpu), or a program without CUDA. */
+ * \return TS_BAD_INPUT: another target, or a GPU's for a program without CUDA. */
 ts_status ts_engine_choose_target(const char *target, ts_deck *deck, const ts_backend **backend, ts_error *err);
 
 /** What ts_initialize makes of an engine's options: plan, allocate, first values. Collective over the world.

@@ -298,6 +298,8 @@ const ts_attribute ts_attribute_pack = {{MEMBER(pack.count)}, ARRAY(pack.offset,
 
 const ts_attribute ts_attribute_cast = {{MEMBER(cast.dtype)}, NO_ARRAY, DTYPE(cast.dtype)};
 
+const ts_attribute ts_attribute_copy = {{MEMBER(copy.to)}, NO_ARRAY, NO_DTYPE};
+
 const ts_attribute ts_attribute_activation = {{MEMBER(activation.kind)}, NO_ARRAY, NO_DTYPE, .print = print_activation};
 
 const ts_attribute ts_attribute_scale = {

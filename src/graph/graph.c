@@ -265,7 +265,10 @@ static void refuse_node(ts_graph *g, const ts_node *node, const char *why) {
 static ts_space space_of_output(const ts_graph *g, const ts_node *node, int i) {
   const ts_op_info *info = ts_op_get(node->op);
   ts_tid old = ts_node_makes_window(node) ? node->in[0] : i < info->n_inplace ? node->in[i] : TS_NONE;
-  return old != TS_NONE ? g->tensor[old].space : ts_node_takes(node) ? ts_node_copies(node) : TS_SPACE_BACKEND;
+  return old != TS_NONE           ? g->tensor[old].space
+         : ts_node_takes(node)    ? ts_node_copies(node)
+         : node->op == TS_OP_LOAD ? node->attr.copy.to
+                                  : TS_SPACE_BACKEND;
 }
 
 /* \return whether the op's rule holds */

@@ -76,7 +76,7 @@ static inline int ts_segment_phase(ts_segment segment) {
 typedef enum ts_space {
   TS_SPACE_BACKEND, /**< In the backend's memory, written by nodes. */
   TS_SPACE_HOST,    /**< In the host's, by the host; where the backend's is another, a run begins with a copy to it. */
-  TS_SPACE_FILE,    /**< In a file of this rank's, read and written by copies (LOAD, STORE). */
+  TS_SPACE_FILE,    /**< In a file of this rank's, read and written by copies (LOAD, STORE): from and to the host's. */
   TS_SPACE_PINNED,  /**< In the host's memory beside a device's, likewise (COPY_IN, COPY_OUT). */
   TS_N_SPACES
 } ts_space;
@@ -221,6 +221,9 @@ typedef union ts_attr {
   struct {
     ts_dtype dtype;
   } cast;
+  struct {
+    ts_space to; /**< Of a LOAD: BACKEND, or PINNED beside a device, from where a COPY_IN goes on. */
+  } copy;
   struct {
     ts_activation kind;
   } activation;

@@ -87,7 +87,7 @@ static inline bool ts_node_is_copy(const ts_node *node) {
   return (ts_op_get(node->op)->flags & TS_OP_COPY) != 0;
 }
 
-/** True for a copy to the backend's memory. Not collective. */
+/** True for a copy towards the backend's memory: to it, or of a file to the host's beside a device. Not collective. */
 static inline bool ts_node_brings(const ts_node *node) {
   return node->op == TS_OP_LOAD || node->op == TS_OP_COPY_IN;
 }
@@ -104,17 +104,12 @@ static inline ts_space ts_node_copies(const ts_node *node) {
                                                              : TS_SPACE_PINNED;
 }
 
-/** Both ends of a copy: where only copies come, and in the backend's memory. Not collective. */
+/** Both ends of a copy: where only copies come, and nearer to the backend's memory. Not collective. */
 static inline ts_tid ts_copy_away(const ts_node *copy) {
   return ts_node_brings(copy) ? copy->in[0] : copy->out[0];
 }
 static inline ts_tid ts_copy_here(const ts_node *copy) {
   return ts_node_brings(copy) ? copy->out[0] : copy->in[1];
-}
-
-/** The copies between the backend's memory and a space, to it or from it. Not collective. */
-static inline ts_op ts_copy_op(ts_space space, bool brings) {
-  return space == TS_SPACE_FILE ? (brings ? TS_OP_LOAD : TS_OP_STORE) : brings ? TS_OP_COPY_IN : TS_OP_COPY_OUT;
 }
 
 /** Is it where only copies come? Not collective. */

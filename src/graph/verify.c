@@ -320,11 +320,16 @@ static bool touches_away(const ts_graph *g, const ts_node *node) {
   return touches;
 }
 
+/* Files are beside the host's memory, which may be beside a device's. */
+static bool is_beside(ts_space away, ts_space here) {
+  return away == TS_SPACE_FILE ? here != TS_SPACE_FILE : !ts_space_is_away(here);
+}
+
 static const char *rule_space(const verifier *v, const ts_node *node) {
   const ts_graph *g = v->graph;
   if (ts_node_is_copy(node)) {
     ts_space away = space_of_tensor(g, ts_copy_away(node)), here = space_of_tensor(g, ts_copy_here(node));
-    return away == ts_node_copies(node) && !ts_space_is_away(here)
+    return away == ts_node_copies(node) && is_beside(away, here)
                ? NULL
                : "a copy is of another space, or has one end there alone";
   }

@@ -167,12 +167,17 @@ static void print_space(const ts_program *program, ts_space space, const char *t
                           {NULL, "gradients", plan->away[space][TS_PURPOSE_GRADIENT]},
                           {NULL, "optimizer states", plan->away[space][TS_PURPOSE_OPTIMIZER]},
                           {NULL, "activations", plan->away[space][TS_PURPOSE_ACTIVATION]},
+                          {NULL, "on the way between files and GPU", plan->away[space][TS_PURPOSE_BUFFER]},
                           {NULL, "read in a step", (int64_t) moved.read[space]},
                           {NULL, "written in a step", (int64_t) moved.written[space]}};
   char bytes[32];
-  bool any = row[0].bytes + row[1].bytes + row[2].bytes + row[3].bytes > 0;
+  enum { BUFFERS = 4 };
+  bool any = row[0].bytes + row[1].bytes + row[2].bytes + row[3].bytes + row[BUFFERS].bytes > 0;
   ts_text_add(to, "%s", any ? title : "");
   for (size_t i = 0; any && i < sizeof row / sizeof *row; ++i) {
+    if (i == BUFFERS && row[i].bytes == 0) {
+      continue;
+    }
     ts_text_add(to, "  %-34s %16lld  %10s\n", row[i].label, (long long) row[i].bytes,
                 ts_human_bytes((double) row[i].bytes, bytes));
   }

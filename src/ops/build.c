@@ -17,6 +17,10 @@ ts_tid ts_build(ts_site at, ts_op op, const char *name, int n_in, const ts_tid *
   return build_node(at, op, name, n_in, in, (ts_attr){0});
 }
 
+ts_tid ts_build_load(ts_site at, const char *name, ts_tid x, ts_space to) {
+  return build_node(at, TS_OP_LOAD, name, INPUTS(x), (ts_attr){.copy = {to}});
+}
+
 ts_tid ts_build_view(ts_site at, const char *name, ts_tid x, int64_t offset, ts_shape shape) {
   return build_node(at, TS_OP_VIEW, name, INPUTS(x), (ts_attr){.view = {offset, shape}});
 }

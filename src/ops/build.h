@@ -12,6 +12,9 @@
 /** Any op with fixed inputs and no attributes. Not collective. */
 ts_tid ts_build(ts_site at, ts_op op, const char *name, int n_in, const ts_tid *in);
 
+/** What is in a file, to a space beside it (LOAD in graph/ops.def). Not collective. */
+ts_tid ts_build_load(ts_site at, const char *name, ts_tid x, ts_space to);
+
 /** Windows. Not collective. */
 ts_tid ts_build_view(ts_site at, const char *name, ts_tid x, int64_t offset, ts_shape shape);
 ts_tid ts_build_pack(ts_site at, const char *name, int n, const ts_tid *x, const int64_t *offset, int64_t count);

@@ -291,13 +291,18 @@ static void mark_buffers(planner *p, const ts_node *node) {
   }
 }
 
-/* What a copy reads or writes here: of state a buffer. */
-static void mark_copied(planner *p, const ts_node *node) {
+/* What a copy reads or writes here: of state, which two copies may bring or take, a buffer. */
+static void mark_copied(planner *p, const ts_node *node, bool state) {
   ts_tid here = p->place[ts_copy_here(node)].root, away = p->place[ts_copy_away(node)].root;
+  const ts_node *before = ts_graph_producer(p->graph, ts_node_brings(node) ? away : here);
+  state = state || p->graph->tensor[away].role == TS_ROLE_STATE || (before != NULL && before->op == TS_OP_LOAD);
   if (p->of_root[here] >= 0) {
     interval *item = &list_of(p, here)->item[p->of_root[here]];
-    item->buffer = item->buffer || p->graph->tensor[away].role == TS_ROLE_STATE;
+    item->buffer = item->buffer || state;
     item->by_page = item->by_page || ts_node_copies(node) == TS_SPACE_FILE;
+  }
+  if (node->op == TS_OP_STORE && before != NULL && before->op == TS_OP_COPY_OUT) {
+    mark_copied(p, before, true);
   }
 }
 
@@ -357,7 +362,7 @@ static void find_lifetimes(planner *p) {
     int at = when(p, i);
     extend_lives(p, node, at);
     if (ts_node_is_copy(node)) {
-      mark_copied(p, node);
+      mark_copied(p, node, false);
       continue;
     }
     if (p->schedule->instruction[i].kind != TS_RUN) {
@@ -604,6 +609,13 @@ static void find_kept(planner *p) {
 /* At most, of each arena; and what of them is buffers then. */
 static void find_live(planner *p) {
   ts_plan *plan = p->plan;
+  for (ts_arena a = TS_ARENA_PINNED + 1; a < TS_ARENA_STATE; ++a) {
+    int64_t buffers, places = p->context->step->n_places[ts_arenas[a].lifetime];
+    int64_t peak = places * find_peak(p, &p->list[a], &buffers);
+    int64_t kept = buffers > 0 ? peak - places * buffers : plan->arena_bytes[a];
+    plan->away[TS_SPACE_PINNED][TS_PURPOSE_ACTIVATION] += kept;
+    plan->away[TS_SPACE_PINNED][TS_PURPOSE_BUFFER] += plan->arena_bytes[a] - kept;
+  }
   for (ts_arena a = TS_ARENA_SLOT; a < TS_N_ARENAS; ++a) {
     int64_t buffers, places = p->context->step->n_places[ts_arenas[a].lifetime];
     plan->live_bytes += places * find_peak(p, &p->list[a], &buffers);
@@ -694,13 +706,11 @@ void ts_pass_memory(ts_graph **graph, ts_pass_context *context) {
   place_state(&p);
   find_lifetimes(&p);
   for (ts_arena a = TS_ARENA_PINNED + 1; a < TS_N_ARENAS; ++a) {
-    plan->arena_bytes[a] += place_best(p.list[a].item, p.list[a].n);
+    int64_t bytes = place_best(p.list[a].item, p.list[a].n);
+    plan->arena_bytes[a] += a < TS_ARENA_STATE ? ts_plan_pages(bytes) : bytes; /* a page begins in every place */
   }
   record_addresses(&p);
   make_places(&p);
-  for (ts_arena a = TS_ARENA_PINNED + 1; a < TS_ARENA_STATE; ++a) {
-    plan->away[TS_SPACE_PINNED][TS_PURPOSE_ACTIVATION] += plan->arena_bytes[a];
-  }
   find_live(&p);
   find_kept(&p);
   find_units(&p);

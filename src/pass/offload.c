@@ -47,10 +47,11 @@ ts_space ts_offload_space(const ts_pass_context *context, const ts_part *part, t
   bool states = purpose == TS_PURPOSE_OPTIMIZER && !part->states_stay && context->use == TS_MODEL_TRAIN;
   bool values = purpose == TS_PURPOSE_PARAMETER && !part->values_stay;
   bool gradients = purpose == TS_PURPOSE_GRADIENT && !part->gradients_stay;
-  return states      ? space_of_states(context, part)
-         : values    ? space_of_values(context, part)
-         : gradients ? space_of_gradients(context, part)
-                     : TS_SPACE_BACKEND;
+  return states                          ? space_of_states(context, part)
+         : values && part->values_beside ? TS_SPACE_PINNED
+         : values                        ? space_of_values(context, part)
+         : gradients                     ? space_of_gradients(context, part)
+                                         : TS_SPACE_BACKEND;
 }
 
 /* ---- what stays ---- */
@@ -112,23 +113,30 @@ static int64_t sum_elements(const movable *list, int n) {
   return sum;
 }
 
-/* Of what may leave, how many elements the deck keeps. */
-static int64_t deck_keeps(const ts_pass_context *context, space_of *space, int64_t all) {
-  const ts_deck_zero *zero = &context->deck->zero_optimization;
-  if (space == space_of_states) {
-    return (int64_t) ((1 - zero->offload_optimizer.ratio) * (double) all);
+/* Optimizers' states by the deck: what is not of its ratio stays. */
+static void states_that_stay(const ts_pass_context *context, ts_layout *layout) {
+  int n;
+  movable *list = find_movable(context, layout, space_of_states, &n);
+  const double stay = 1 - context->deck->zero_optimization.offload_optimizer.ratio;
+  bool *stays = choose_parts(list, n, (int64_t) (stay * (double) sum_elements(list, n)));
+  for (int i = 0; i < n; ++i) {
+    layout->part[list[i].part].states_stay = stays[i];
   }
-  return context->target.backend->device == NULL ? zero->offload_param.max_in_cpu : 0;
+  ts_free(stays);
+  ts_free(list);
 }
 
-/* Of one kind, by the deck. */
-static void choose_of(const ts_pass_context *context, ts_layout *layout, space_of *space) {
+/* And values that would be in files: so many in the host's memory, which is the backend's or beside it. */
+static void values_that_stay(const ts_pass_context *context, ts_layout *layout) {
+  const bool device = context->target.backend->device != NULL;
   int n;
-  movable *list = find_movable(context, layout, space, &n);
-  bool *stays = choose_parts(list, n, deck_keeps(context, space, sum_elements(list, n)));
+  movable *list = find_movable(context, layout, space_of_values, &n);
+  bool *stays = choose_parts(list, n, context->deck->zero_optimization.offload_param.max_in_cpu);
   for (int i = 0; i < n; ++i) {
     ts_part *part = &layout->part[list[i].part];
-    *(space == space_of_states ? &part->states_stay : &part->values_stay) = stays[i];
+    bool file = space_of_values(context, part) == TS_SPACE_FILE;
+    part->values_stay = stays[i] && !device;
+    part->values_beside = stays[i] && device && file;
   }
   ts_free(stays);
   ts_free(list);
@@ -136,9 +144,9 @@ static void choose_of(const ts_pass_context *context, ts_layout *layout, space_o
 
 void ts_offload_choose(const ts_pass_context *context, ts_layout *layout) {
   const unsigned char *of_part = context->stay.of_part;
+  values_that_stay(context, layout);
   if (!context->stay.decided) {
-    choose_of(context, layout, space_of_states);
-    choose_of(context, layout, space_of_values);
+    states_that_stay(context, layout);
     for (int i = 0; i < layout->n_parts; ++i) {
       layout->part[i].gradients_stay = layout->part[i].states_stay;
     }

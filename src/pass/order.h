@@ -36,10 +36,12 @@ ts_nid *ts_order_prefetch(const ts_graph *graph, int64_t budget, int64_t most, u
 ts_nid *ts_order_updates(const ts_graph *graph, const ts_rates *rates);
 
 /** What is loaded for a node comes ahead of so many nodes before it that something is loaded for, of the same phase and
- * chunk; but behind whatever is stored there before. Not collective.
+ * chunk; but behind whatever is stored there before.  By way of the host's memory to a device the first of both copies
+ * comes a turn earlier. Not collective.
  * \param [in] units   How many, of parameters;
  * \param [in] pieces  and of what is updated.
+ * \param [in] behind  What a device has to bring to the host's memory is stored behind the next such node.
  * \return node numbers in their new order, owned by the caller; NULL: nothing is loaded. */
-ts_nid *ts_order_loads(const ts_graph *graph, int units, int pieces);
+ts_nid *ts_order_loads(const ts_graph *graph, int units, int pieces, bool behind);
 
 #endif

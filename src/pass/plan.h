@@ -36,6 +36,11 @@ static inline int64_t ts_plan_align(int64_t bytes) {
   return (bytes + TS_PLAN_ALIGN - 1) / TS_PLAN_ALIGN * TS_PLAN_ALIGN;
 }
 
+/** And to one of TS_PLAN_PAGE. Not collective. */
+static inline int64_t ts_plan_pages(int64_t bytes) {
+  return (bytes + TS_PLAN_PAGE - 1) / TS_PLAN_PAGE * TS_PLAN_PAGE;
+}
+
 typedef enum ts_arena {
   TS_ARENA_NONE,
   TS_ARENA_FILE,   /**< Not memory; */
@@ -65,7 +70,7 @@ extern const ts_arena_row ts_arenas[TS_N_ARENAS];
 
 /** \a bytes rounded up to what begins behind them in an arena. Not collective. */
 static inline int64_t ts_arena_align(ts_arena arena, int64_t bytes) {
-  return arena == TS_ARENA_FILE ? (bytes + TS_PLAN_PAGE - 1) / TS_PLAN_PAGE * TS_PLAN_PAGE : ts_plan_align(bytes);
+  return arena == TS_ARENA_FILE ? ts_plan_pages(bytes) : ts_plan_align(bytes);
 }
 
 typedef struct ts_address {

@@ -255,7 +255,8 @@ void ts_pass_schedule(ts_graph **graph, ts_pass_context *context) {
                                    ts_offload_live(context), uneven_axes(context)));
   const ts_rates rates = ts_rates_of(context->deck, context->target.backend);
   reorder(graph, ts_order_updates(*graph, &rates));
-  reorder(graph, ts_order_loads(*graph, ts_offload_units_ahead(context->deck), ts_offload_ahead(context->deck)));
+  reorder(graph, ts_order_loads(*graph, ts_offload_units_ahead(context->deck), ts_offload_ahead(context->deck),
+                                ts_offload_behind(context->deck) > 0));
   const ts_graph *g = *graph;
   ts_place *place = ts_storage_find(g);
   scheduler s = {.graph = g,

@@ -60,24 +60,38 @@ bool ts_zero_is_elsewhere(const ts_zero *z, ts_tid t) {
   return t != TS_NONE && ts_space_is_away(z->rewrite.to->tensor[t].space);
 }
 
-ts_tid ts_zero_bring(const ts_zero *z, ts_site at, ts_tid t) {
-  if (!ts_zero_is_elsewhere(z, t)) {
-    return t;
-  }
-  char *name = ts_format("%s.load", z->rewrite.to->tensor[t].name);
-  ts_tid y = ts_build(at, ts_copy_op(z->rewrite.to->tensor[t].space, true), name, 1, &t);
+/* Files are beside the host's memory: beside a device there are two copies either way. */
+static ts_space beside_files(const ts_zero *z) {
+  return z->context->target.backend->device != NULL ? TS_SPACE_PINNED : TS_SPACE_BACKEND;
+}
+
+static ts_tid copy_of(ts_site at, ts_op op, const char *of, const char *what, int n_in, const ts_tid *in) {
+  char *name = ts_format("%s.%s", of, what);
+  ts_tid y = ts_build(at, op, name, n_in, in);
   ts_free(name);
   return y;
+}
+
+ts_tid ts_zero_bring(const ts_zero *z, ts_site at, ts_tid t) {
+  const ts_tensor *tensor = z->rewrite.to->tensor;
+  if (t != TS_NONE && tensor[t].space == TS_SPACE_FILE) {
+    char *name = ts_format("%s.load", tensor[t].name);
+    t = ts_build_load(at, name, t, beside_files(z));
+    ts_free(name);
+  }
+  return ts_zero_is_elsewhere(z, t) ? copy_of(at, TS_OP_COPY_IN, z->rewrite.to->tensor[t].name, "in", 1, &t) : t;
 }
 
 ts_tid ts_zero_put_back(const ts_zero *z, ts_site at, ts_tid home, ts_tid x) {
   if (!ts_zero_is_elsewhere(z, home)) {
     return x;
   }
-  char *name = ts_format("%s.store", z->rewrite.to->tensor[home].name);
-  ts_tid y = ts_build(at, ts_copy_op(z->rewrite.to->tensor[home].space, false), name, 2, (ts_tid[]){home, x});
-  ts_free(name);
-  return y;
+  const char *name = z->rewrite.to->tensor[home].name;
+  bool stored = z->rewrite.to->tensor[home].space == TS_SPACE_FILE;
+  if (!stored || beside_files(z) == TS_SPACE_PINNED) {
+    x = copy_of(at, TS_OP_COPY_OUT, name, "out", 2, (ts_tid[]){stored ? TS_NONE : home, x});
+  }
+  return stored ? copy_of(at, TS_OP_STORE, name, "store", 2, (ts_tid[]){home, x}) : x;
 }
 
 int64_t ts_zero_whole(const ts_part *part) {

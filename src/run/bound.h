@@ -27,7 +27,7 @@ typedef struct ts_bound_node {
   ts_message_line *line;          /**< Of a send or receive; owned. */
   int64_t stored;                 /**< Of a copy: where in the file, bytes. */
   bool comes;                     /**< Of a receive, under memcheck: it was under way before this instruction. */
-  uint64_t ticket;                /**< Host: of the stream or the store; 0: not issued since the last wait. */
+  uint64_t ticket;                /**< Of the store, or the host's stream; 0: not issued since the last wait. */
   void *begin, *end;              /**< Device: timed events, made when an observer first asks. */
   struct ts_executor *executor;
 } ts_bound_node;
@@ -117,6 +117,10 @@ static inline ts_heartbeat *ts_bound_heartbeat(const ts_executor *executor) {
 
 /** Queue or run a collective. Collective over its group. */
 void ts_bound_collective(ts_bound_node *node);
+
+/** Begin a copy from or to the file, and wait for it, if it was begun. Not collective. */
+void ts_bound_transfer(ts_executor *executor, ts_bound_node *node);
+void ts_bound_wait_transfer(ts_executor *executor, ts_bound_node *node);
 
 /** Remember the first value of the node's outputs that is not finite. Not collective. */
 void ts_bound_check_finite(ts_executor *executor, const ts_bound_node *node);

@@ -89,7 +89,7 @@ void ts_executor_gather_state(ts_executor *executor, ts_tid leaf, unsigned axes,
 void ts_executor_read_result(ts_executor *executor, int index, const char *name, void *to);
 
 /** Bytes of the host's memory that programs take beside a device: inputs of all slots, images of one, those of a whole
- * step, staging, state that is kept there.
+ * step, staging, state that is kept there, what is on the way between files and the device, the store's hashes.
  * Not collective. */
 int64_t ts_executor_host_bytes(const ts_program *const *programs, int n_programs);
 

@@ -23,7 +23,7 @@ static int64_t block_of(const ts_graph *g, const ts_place *place, ts_tid leaf, i
   int64_t block = most;
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
     const ts_node *node = &g->node[n];
-    if (ts_node_is_copy(node) && place[node->in[0]].root == leaf) {
+    if (ts_node_copies(node) == TS_SPACE_FILE && place[node->in[0]].root == leaf) {
       int64_t begin = place[node->in[0]].offset, end = begin + ts_tensor_bytes(g, node->in[0]);
       block = ts_common_divisor(block, begin);
       block = end < ts_tensor_bytes(g, leaf) ? ts_common_divisor(block, end) : block;

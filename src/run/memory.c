@@ -45,13 +45,14 @@ static void allocate_beside_device(ts_executor *e) {
     e->image[i] = (ts_image){.memory = device->ops->allocate_host(device, (size_t) bytes),
                              .copied = device->ops->event_create(device, false)};
   }
-  size_t pinned = 0;
+  size_t pinned = 0, at[TS_ARENA_STATE];
   for (int a = TS_ARENA_PINNED; a < TS_ARENA_STATE; ++a) {
-    pinned += e->arena_bytes[a];
+    at[a] = pinned;
+    pinned += (size_t) ts_plan_pages((int64_t) e->arena_bytes[a]);
   }
-  e->arena[TS_ARENA_PINNED] = pinned > 0 ? device->ops->allocate_host(device, pinned) : NULL;
-  for (int a = TS_ARENA_PINNED + 1; pinned > 0 && a < TS_ARENA_STATE; ++a) {
-    e->arena[a] = e->arena[a - 1] + e->arena_bytes[a - 1];
+  unsigned char *memory = pinned > 0 ? device->ops->allocate_host(device, pinned) : NULL;
+  for (int a = TS_ARENA_PINNED; pinned > 0 && a < TS_ARENA_STATE; ++a) {
+    e->arena[a] = memory + at[a];
   }
   e->staging = device->ops->allocate_host(device, STAGING);
   e->staged = device->ops->event_create(device, false);
@@ -353,9 +354,11 @@ void ts_executor_release_host(const ts_executor *e, void *memory, size_t bytes) 
 }
 
 int64_t ts_executor_host_bytes(const ts_program *const *programs, int n_programs) {
-  int64_t all = STAGING, feed = 0, image = 0;
+  int64_t all = STAGING, feed = 0, image = 0, store = 0;
   for (int i = 0; i < n_programs; ++i) {
     int64_t here = programs[i] != NULL ? image_bytes(programs[i]) : 0;
+    int64_t stored = programs[i] != NULL ? ts_program_store_bytes(programs[i]) : 0;
+    store = stored > store ? stored : store;
     feed = programs[i] != NULL && programs[i]->plan->feed_bytes > feed ? programs[i]->plan->feed_bytes : feed;
     image = here > image ? here : image;
   }
@@ -363,9 +366,9 @@ int64_t ts_executor_host_bytes(const ts_program *const *programs, int n_programs
     all += ts_arenas[a].space == TS_SPACE_HOST ? ts_programs_arena_bytes(programs, n_programs, a) : 0;
   }
   for (ts_arena a = TS_ARENA_PINNED; a < TS_ARENA_STATE; ++a) {
-    all += ts_programs_arena_bytes(programs, n_programs, a);
+    all += ts_plan_pages(ts_programs_arena_bytes(programs, n_programs, a));
   }
-  return all + feed + TS_BOUND_IMAGES * image;
+  return all + feed + store + TS_BOUND_IMAGES * image;
 }
 
 int64_t ts_executor_arena_bytes(const ts_executor *e) {

@@ -353,7 +353,7 @@ ts_program *ts_program_create(const ts_program_options *o) {
   program->offload = program->layout != NULL ? ts_offload_count_of(&context) : (ts_offload_count){0};
   program->schedule = context.schedule;
   program->plan = context.plan;
-  if (program->plan != NULL && program->plan->arena_bytes[TS_ARENA_FILE] > 0) {
+  if (program->plan != NULL && program->plan->arena_bytes[TS_ARENA_FILE] > 0 && o->target.backend->device == NULL) {
     int64_t bytes = ts_program_store_bytes(program);
     program->plan->bytes[TS_PURPOSE_RESERVE] += bytes;
     program->plan->peak_bytes += bytes;

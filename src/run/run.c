@@ -51,6 +51,20 @@ void ts_bound_collective(ts_bound_node *b) {
   run[b->call.node->op](b);
 }
 
+void ts_bound_transfer(ts_executor *e, ts_bound_node *b) {
+  const ts_node *node = b->call.node;
+  bool writes = ts_node_takes(node);
+  void *memory = writes ? (void *) b->in[1] : b->out[0];
+  b->ticket = ts_store_start(e->options.store, writes, b->stored, ts_tensor_bytes(b->call.graph, node->out[0]), memory);
+}
+
+void ts_bound_wait_transfer(ts_executor *e, ts_bound_node *b) {
+  if (b->ticket != 0) {
+    e->times.copied += ts_store_wait(e->options.store, b->ticket);
+    b->ticket = 0;
+  }
+}
+
 /* Of an lse in fp32 -inf says that there was nothing. */
 static int64_t first_nonfinite(const void *data, ts_dtype dtype, int64_t count, bool lse) {
   for (int64_t i = 0; i < count; ++i) {

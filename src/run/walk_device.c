@@ -202,7 +202,7 @@ static void report_run(ts_executor *e, const ts_bound_view *view, const ts_bound
   device->ops->finish(device, span->end);
   for (int i = 0; i < r->commands->n; ++i) {
     const ts_lowered_command *c = &r->commands->command[i];
-    if (c->node != TS_NONE && c->kind != TS_LOWERED_SEND) {
+    if (c->node != TS_NONE && c->kind != TS_LOWERED_SEND && c->queue != TS_QUEUE_HOST) {
       bool received = c->kind == TS_LOWERED_RECEIVED;
       const ts_bound_node *b = &(received ? message : view->node)[c->node];
       e->options.observer(e->options.observer_user, b->call.node, received || c->queue == TS_QUEUE_COMM,
@@ -229,10 +229,31 @@ static void queue_wait(ts_executor *e, ts_bound_node *message, ts_run_phase phas
   }
 }
 
+/* Before a file is read to memory or written from there, what the device still does with that. */
+static void wait_for_bytes(ts_executor *e, const ts_bound_program *p, void *event) {
+  ts_heartbeat_wait(ts_bound_heartbeat(e), "wait.for.device", p->group);
+  e->device->ops->finish(e->device, event);
+  ts_heartbeat_leave(ts_bound_heartbeat(e));
+}
+
+/* \return whether it is the host's. */
+static bool do_on_host(ts_executor *e, const ts_bound_program *p, const ts_bound_view *view, const ts_bound_run *r,
+                       const ts_lowered_command *c) {
+  switch (c->queue == TS_QUEUE_HOST ? c->kind : TS_N_LOWERED) {
+    case TS_LOWERED_WAIT: wait_for_bytes(e, p, r->event[c->event]); return true;
+    case TS_LOWERED_TRANSFER: ts_bound_transfer(e, &view->node[c->node]); return true;
+    case TS_LOWERED_ARRIVED: ts_bound_wait_transfer(e, &view->node[c->node]); return true;
+    default: return false;
+  }
+}
+
 static void queue_run_commands(ts_executor *e, const ts_bound_program *p, const ts_bound_view *view,
                                ts_bound_node *message, const ts_bound_run *r, ts_run_phase phase) {
   for (int i = 0, range = 0; i < r->commands->n; ++i) {
     const ts_lowered_command *c = &r->commands->command[i];
+    if (do_on_host(e, p, view, r, c)) {
+      continue;
+    }
     switch (c->kind) {
       case TS_LOWERED_COPY_IN: ts_bound_copy_in(e, p, view->at); break;
       case TS_LOWERED_RECEIVED: queue_wait(e, &message[c->node], phase); break;

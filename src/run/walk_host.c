@@ -42,21 +42,11 @@ static void wait_node(ts_executor *e, ts_bound_node *b) {
   }
 }
 
-static void wait_copy(ts_executor *e, ts_bound_node *b) {
-  if (b->ticket != 0) {
-    e->times.copied += ts_store_wait(e->options.store, b->ticket);
-    b->ticket = 0;
-  }
-}
-
 /* Under memcheck nothing changes behind an instruction's back. */
 static void start_copy(ts_executor *e, ts_bound_node *b) {
-  const ts_node *node = b->call.node;
-  bool writes = !ts_node_brings(node);
-  void *memory = writes ? (void *) b->in[1] : b->out[0];
-  b->ticket = ts_store_start(e->options.store, writes, b->stored, ts_tensor_bytes(b->call.graph, node->out[0]), memory);
+  ts_bound_transfer(e, b);
   if (e->options.memcheck) {
-    wait_copy(e, b);
+    ts_bound_wait_transfer(e, b);
   }
 }
 
@@ -71,7 +61,7 @@ static void start_node(ts_executor *e, ts_bound_node *b) {
 }
 
 static void wait_instruction(ts_executor *e, ts_bound_node *b) {
-  (ts_node_is_copy(b->call.node) ? wait_copy : b->line != NULL ? ts_messages_wait : wait_node)(e, b);
+  (ts_node_is_copy(b->call.node) ? ts_bound_wait_transfer : b->line != NULL ? ts_messages_wait : wait_node)(e, b);
 }
 
 void ts_walk_host(ts_executor *e, ts_bound_program *p, ts_run run) {
