@@ -191,7 +191,7 @@ static void build_update(ts_graph *g, ts_dtype dtype, ts_optimizer rule, ts_dtyp
   in.input[TS_UPDATE_SKIP] = leaf(g, "zero", TS_F32, one);
   ts_optimizer_numbers numbers = {.eps = 1e-8f, .momentum = 0.9f, .decoupled = true, .bias_correction = true};
   ts_build_update_elements(ts_graph_site(g), "node", &in,
-                           &(ts_attr){.update = {.range = &all, .n = 1, .rule = rule, .numbers = numbers}});
+                           &(ts_attr){.update = {.range = &all, .n = 1, .rule = rule, .numbers = numbers}}, false);
 }
 
 static void build_adamw(ts_graph *g, ts_dtype dtype) {

@@ -86,6 +86,14 @@ test_offload() {
   train 2 away3 --resume auto $pieces --set zero_optimization.stage=3 --set run.algorithms=resident3/algorithms.txt
   ok "what was saved from there goes on without it" both clean 'same resident3 away3'
   # shellcheck disable=SC2086
+  SHIM_SEED=6 train 1 hosted $away --set run.offload_update=host
+  ok "updated by the host: the same bits" both clean 'same resident hosted'
+  ok "and the run says so" grep -q 'offload: updated by the host.s processors' "$scratch/out"
+  # shellcheck disable=SC2086
+  SHIM_SEED=1 train 2 hosted3 $away --set zero_optimization.stage=3 --set zero_optimization.offload_param.device=cpu \
+    --set run.algorithms=resident3/algorithms.txt --set run.offload_update=host
+  ok "and with parameters there, on two ranks" both clean 'same resident3 hosted3'
+  # shellcheck disable=SC2086
   SHIM_SEED=4 train 1 stored $away --set 'zero_optimization.offload_optimizer={device="nvme";nvme_path=".";}'
   ok "states in files: the same bits" both clean 'same resident stored'
   ok "and the run says where" grep -q 'offload: .* a rank in \. (' "$scratch/out"
@@ -99,6 +107,9 @@ test_offload() {
   SHIM_SEED=2 train 2 early3 $pieces $files --set run.algorithms=resident3/algorithms.txt --set run.cuda_graphs=false \
     --set zero_optimization.offload_optimizer.super_offload=false --set zero_optimization.offload_optimizer.pipeline_write=false
   ok "updated at the end of a step, not recorded, one piece at a time" both clean 'same resident3 early3'
+  # shellcheck disable=SC2086
+  SHIM_SEED=7 train 2 host3 $pieces $files --set run.algorithms=resident3/algorithms.txt --set run.offload_update=host
+  ok "updated by the host" both clean 'same resident3 host3'
   rm -rf stored3/step_00000004
   # shellcheck disable=SC2086
   train 2 stored3 --resume auto $pieces --set zero_optimization.stage=3 --set run.algorithms=resident3/algorithms.txt

@@ -28,6 +28,9 @@ enum { STEPS = 4 };
 /* All micro-batches of a unit before the next one's. */
 #define UNIT " run.accumulation_order=unit"
 
+/* Beside a device. */
+#define HOST " run.offload_update=host"
+
 /* A tied table's two gradients are added up in an order of its own then. */
 #define UNTIED " model.tie_word_embeddings=false"
 
@@ -116,9 +119,9 @@ static char *offload_sets(const char *directory, what w) {
   return sets;
 }
 
-/* On the stand-in of a GPU a quarter of the cases; TEST_OFFLOAD_ALL is for all. */
+/* On the stand-in of a GPU a sixth of the cases, updated there, and a sixth by the host; TEST_OFFLOAD_ALL: all. */
 static bool is_left_out(size_t i) {
-  return is_stand_in && i % 4 != 0 && getenv("TEST_OFFLOAD_ALL") == NULL;
+  return is_stand_in && i % 6 != 0 && getenv("TEST_OFFLOAD_ALL") == NULL;
 }
 
 /* Evaluations among them, which have the same parameters. */
@@ -266,14 +269,19 @@ int main(int argc, char **argv) {
   train_run_set_evaluating(true);
   char *directory = ts_strdup(tap_directory_all(MPI_COMM_WORLD));
   int ranks = ts_world_size(world);
+  const bool twice = is_stand_in;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
-    if (!is_left_out(i) && (cases[i].ranks == ranks || (cases[i].ranks == 0 && ranks < 4))) {
-      test_case(world, directory, &cases[i], "");
+    for (size_t host = 0; host < 1 + twice; ++host) {
+      if (!is_left_out(i + 3 * host) && (cases[i].ranks == ranks || (cases[i].ranks == 0 && ranks < 4))) {
+        test_case(world, directory, &cases[i], host > 0 ? HOST : "");
+      }
     }
   }
   for (size_t i = 0; i < sizeof by_unit / sizeof *by_unit; ++i) {
-    if (!is_left_out(i + 1) && (by_unit[i].ranks == ranks || (by_unit[i].ranks == 0 && ranks < 4))) {
-      test_case(world, directory, &by_unit[i], UNIT);
+    for (size_t host = 0; host < 1 + twice; ++host) {
+      if (!is_left_out(i + 1 + 3 * host) && (by_unit[i].ranks == ranks || (by_unit[i].ranks == 0 && ranks < 4))) {
+        test_case(world, directory, &by_unit[i], host > 0 ? UNIT HOST : UNIT);
+      }
     }
   }
   test_tied(world);

@@ -42,7 +42,7 @@ static const struct {
     {TS_OP_EXCHANGE_ROWS, "comm/test_comm.c"},  {TS_OP_SEND, "comm/test_message.c"},
     {TS_OP_RECEIVE, "comm/test_message.c"},     {TS_OP_LOAD, "engine/test_offload.c"},
     {TS_OP_STORE, "engine/test_offload.c"},     {TS_OP_COPY_IN, "cuda/device.sh"},
-    {TS_OP_COPY_OUT, "cuda/device.sh"},
+    {TS_OP_COPY_OUT, "cuda/device.sh"},         {TS_OP_COPY_INTO, "cuda/device.sh"},
 };
 
 static const ts_backend instruction_sets[] = {

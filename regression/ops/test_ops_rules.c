@@ -903,6 +903,7 @@ static const op_case cases[] = {
     {TS_OP_COPY_IN, "", 1, 1, {X}, {X}, {{0}}, 1, 1, 1, 0},
     {TS_OP_COPY_OUT, "", 2, 1, {X, X}, {X}, {{0}}, 0, 0, 0, 0},
     {TS_OP_COPY_OUT, "of what is new there", 2, 1, {NONE, X}, {X}, {{0}}, 2, 2, 2, 0},
+    {TS_OP_COPY_INTO, "", 2, 1, {X, X}, {X}, {{0}}, 0, 0, 0, 0},
     {TS_OP_SEND, "", 2, 0, {NORMAL(3, 4), NORMAL(5)}, {{0}}, {.message = {.n = 2, .crossing = crossings}}, 0, 0, 0, 0},
     {TS_OP_RECEIVE,
      "",
@@ -932,8 +933,9 @@ static setting make(ts_op op, int n_in, const type *in, int n_out, ts_attr attr)
     ts_free(name);
   }
   s.node = (ts_node){.op = op, .name = (char *) "node", .n_in = n_in, .n_out = n_out, .attr = attr};
-  if (ts_node_is_copy(&s.node) && s.in[0] != TS_NONE) {
-    s.graph->tensor[s.in[0]].space = ts_node_copies(&s.node);
+  const int away = op == TS_OP_COPY_INTO ? 1 : 0;
+  if (ts_node_is_copy(&s.node) && s.in[away] != TS_NONE) {
+    s.graph->tensor[s.in[away]].space = ts_node_copies(&s.node);
   }
   return s;
 }

@@ -135,7 +135,11 @@ static void check_experts(void) {
   "sub_group_size=1;stage3_param_persistence_threshold=0;stage3_max_live_parameters=0;}"
 #define AWAY ELSEWHERE("device=\"cpu\";")
 #define FILES ELSEWHERE("device=\"nvme\";nvme_path=\"/x\";")
+#define STATES_AWAY                                                          \
+  "zero_optimization={offload_optimizer={device=\"cpu\";};sub_group_size=1;" \
+  "stage3_param_persistence_threshold=0;}"
 #define EARLY "zero_optimization.offload_optimizer.super_offload=false"
+#define HOSTED "run.offload_update=host"
 
 static void check_grids(const char *name, const char *text) {
   static const char *const variant[] = {
@@ -163,7 +167,15 @@ static void check_grids(const char *name, const char *text) {
     check_grid(name, text, elsewhere[i], 4, TS_MODEL_LOSS);
     ts_free(micro_batches);
     ts_free(early);
+    char *hosted = ts_format("%s " HOSTED " gradient_accumulation_steps=2 bf16.enabled=true", elsewhere[i]);
+    char *hosted_early = ts_format("%s " HOSTED " " EARLY, elsewhere[i]);
+    check_grid(name, text, hosted, 4, TS_MODEL_TRAIN);
+    check_grid(name, text, hosted_early, 2, TS_MODEL_TRAIN);
+    ts_free(hosted);
+    ts_free(hosted_early);
   }
+  check_grid(name, text, STATES_AWAY " zero_optimization.stage=1 bf16.enabled=true " HOSTED, 4, TS_MODEL_TRAIN);
+  check_grid(name, text, STATES_AWAY " zero_optimization.stage=2 " HOSTED, 2, TS_MODEL_TRAIN);
   check_grid(name, text, FILES " zero_optimization.offload_param.max_in_cpu=50000", 2, TS_MODEL_TRAIN);
   check_grid(name, text, FILES " activation_checkpointing={enabled=true;cpu_checkpointing=true;}", 2, TS_MODEL_TRAIN);
 }
@@ -365,6 +377,51 @@ static void expect_wrong_file(const char *what, breakage *break_it, unsigned seg
   expect_wrong_of(what, llama, FILES " " EARLY, 2, 1, segments, break_it, message);
 }
 
+/* What the host computes with is not there yet. */
+static bool compute_at_once(ts_lowered *c) {
+  int at = find(c, TS_LOWERED_LAUNCH, TS_QUEUE_HOST, 0);
+  while (at > 0 && (c->command[at].kind != TS_LOWERED_WAIT || c->command[at].queue != TS_QUEUE_HOST)) {
+    --at;
+  }
+  return at > 0 && remove_found(c, at);
+}
+
+static void expect_wrong_host(const char *what, breakage *break_it, unsigned segments, const char *message) {
+  expect_wrong_of(what, llama, STATES_AWAY " zero_optimization.stage=3 bf16.enabled=true " HOSTED " " EARLY, 2, 1,
+                  segments, break_it, message);
+}
+
+/* Who updates: of all updates, how many does the host. */
+static void check_updates(void) {
+  static const struct {
+    const char *sets;
+    bool all, none;
+  } rows[] = {{STATES_AWAY " " HOSTED, true, false},
+              {STATES_AWAY " run.offload_update=device", false, true},
+              {STATES_AWAY " machine.core_bandwidth=1e13", true, false},
+              {STATES_AWAY " machine.core_bandwidth=1e6", false, true},
+              {STATES_AWAY " machine.core_bandwidth=1e13 machine.copy_bandwidth=1e14", false, true},
+              {STATES_AWAY " optimizer.type=Lamb " HOSTED, false, true},
+              {STATES_AWAY " zero_optimization.offload_optimizer.ratio=0.5 " HOSTED, false, false},
+              {"zero_optimization.stage=1 " HOSTED, false, true}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+    char *sets = ts_format("bf16.enabled=true %s", rows[i].sets);
+    grid g = make_grid(llama, sets, 1, TS_MODEL_TRAIN);
+    const ts_graph *graph = g.program[0]->graph;
+    int updates = 0, hosted = 0, others = 0;
+    for (ts_nid n = 0; n < graph->n_nodes; ++n) {
+      bool update = graph->node[n].op == TS_OP_UPDATE_ELEMENTS;
+      updates += update;
+      hosted += update && graph->node[n].on_host;
+      others += !update && graph->node[n].on_host;
+    }
+    bool right = rows[i].all ? hosted == updates : rows[i].none ? hosted == 0 : hosted > 0 && hosted < updates;
+    tap_ok(updates > 0 && others == 0 && right, "%s: the host makes %d of %d updates", rows[i].sets, hosted, updates);
+    ts_free(sets);
+    free_grid(&g);
+  }
+}
+
 /* ---- what is between captures ---- */
 
 /* The k-th collective outside of captures. */
@@ -505,6 +562,8 @@ int main(void) {
   expect_wrong_file("what is read from a file and not waited for", forget_loaded, update, "no event orders them");
   expect_wrong_file("a file that is written at the end of a run", forget_stored, update, "is not waited for");
   expect_wrong_file("a file read inside a capture", load_inside, updating, "inside a capture");
+  expect_wrong_host("an update by the host of what is not brought", compute_at_once, update, "no event orders them");
+  check_updates();
   check_experts();
   expect_wrong_exchange("counts that are read in a capture", capture_exchange, forward, "is inside the capture");
   expect_wrong_exchange("rows that nobody waits for", forget_exchange, forward, "no event orders them");

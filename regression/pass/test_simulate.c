@@ -65,9 +65,12 @@ static void test_device(const char *name, const char *text) {
         FILES " zero_optimization.stage=%d gradient_accumulation_steps=2 bf16.enabled=true "
               "zero_optimization.stage3_max_live_parameters=0 %s",
         stage, stage == 3 ? "zero_optimization.offload_param={device=\"nvme\";nvme_path=\"/x\";max_in_cpu=3000;}" : "");
+    char *hosted = ts_format("%s run.offload_update=host", sets);
     expect_clean(name, text, sets, 8, TS_MODEL_TRAIN);
+    expect_clean(name, text, hosted, 8, TS_MODEL_TRAIN);
     expect_clean(name, text, sets, 8, TS_MODEL_LOSS);
     ts_free(sets);
+    ts_free(hosted);
   }
   grid_backend = NULL;
 }

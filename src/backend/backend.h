@@ -142,6 +142,13 @@ static inline ts_device *ts_backend_device(const ts_backend *backend) {
  * Not collective. */
 const ts_backend *ts_backend_cpu(void);
 
+/** What a node is computed by: the target, or beside a device the host's processors. Not collective. */
+static inline ts_target ts_node_target(const ts_target *target, const ts_node *node) {
+  ts_target host = *target;
+  host.backend = ts_backend_cpu();
+  return node->on_host ? host : *target;
+}
+
 /** A backend whose kernels do nothing: for plans and schedules.  Workspaces are those of the CPU when
  * \a threads of the target is positive. Not collective. */
 const ts_backend *ts_backend_null(void);

@@ -160,6 +160,7 @@ typedef struct ts_deck_run {
   bool cuda_graphs, measure_algorithms, share_device, tf32;
   char *bind;                   /**< "auto", "cores" or "none". */
   char *accumulation_order;     /**< "auto", "micro_batch" or "unit". */
+  char *offload_update;         /**< "auto", "device" or "host". */
   int64_t memory_limit;         /**< Bytes of a rank's memory where it computes; 0: what there is. */
   int64_t host_memory_limit;    /**< Likewise of the host's beside a device. */
   int64_t threads;              /**< Per rank; 0: the cores this rank may use. */
@@ -235,6 +236,7 @@ typedef struct ts_deck_offload {
   double ratio;                       /**< Of the optimizer: the part of elements whose states leave, */
   bool gradients;                     /**< and do gradients with them? */
   bool super_offload;                 /**< May updates wait until the next forward? */
+  double cpuadam_cores_perc;          /**< Of a rank's threads, for updates on the host: 0.8 is four of five. */
   int64_t max_in_cpu;                 /**< Of parameters: elements that stay in memory where device is "nvme". */
   bool pipeline_read, pipeline_write; /**< Of the optimizer. */
 } ts_deck_offload;
@@ -418,7 +420,8 @@ typedef struct ts_deck {
     bool pipe_partitioned, grad_partitioned; /**< Of values alike along tp, their gradients, each sends a part. */
   } pipeline;
   struct {
-    double product_flops, memory_bandwidth, link_bandwidth; /**< See ts_rates; 0: nominal. */
+    /** See ts_rates; 0: nominal. */
+    double product_flops, memory_bandwidth, link_bandwidth, copy_bandwidth, core_bandwidth;
   } machine;
   ts_deck_tensor_parallel tensor_parallel;
   int64_t sequence_parallel_size; /**< Ranks that share each sample; 1: none do. */

@@ -6,7 +6,10 @@
 #define GONE(name, type_, initial_, reason) REMOVED("zero_optimization." name, type_, initial_, reason)
 #define DEVICE(field, help_) WORD(zero_optimization.field.device, "none", "none|cpu|nvme|auto", NULL, 0, help_)
 #define BUCKET(name, initial_, min_, help_) INTEGER(zero_optimization.name, initial_, min_, LARGE, AUTO, help_)
-#define ZENFLOW(name, type_, initial_) NOT_YET("zenflow." name, type_, initial_, "updates that run behind the step")
+#define ZENFLOW(name, type_, initial_)                                                                            \
+  NOT_YET("zenflow." name, type_, initial_,                                                                       \
+          "updates of gradients that are stale by then; zero_optimization.offload_optimizer.super_offload hides " \
+          "updates behind the next forward, and nothing is stale")
 #define AIO(name, type_, initial_, reason) NONE("aio." name, type_, initial_, reason)
 #define PLANNED "memory is planned before the run and tensors die after their last use"
 
@@ -120,7 +123,8 @@ static const ts_key rows[] = {
         "May the update of what has left wait until the next forward wants its values, so that its copies go on behind "
         "what is computed?  At stage 3, and of one rank; nothing that anybody reads is stale.  With a limit it waits "
         "where its pieces have room beside the forward (DeepSpeed's default is false)."),
-    ZERO("offload_optimizer.cpuadam_cores_perc", REAL, "0.8", "an update has all threads of its rank"),
+    NUMBER(zero_optimization.offload_optimizer.cpuadam_cores_perc, "0.8", 0, 1, AUTO,
+           "The part of a rank's threads that its updates on the host have (run.offload_update); one at least."),
     SPELLING("zero_optimization.cpu_offload", "zero_optimization.offload_optimizer.device", "true=cpu",
              "An old spelling: true is zero_optimization.offload_optimizer.device = \"cpu\"."),
     SPELLING("zero_optimization.cpu_offload_param", "zero_optimization.offload_param.device", "true=cpu",

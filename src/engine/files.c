@@ -63,6 +63,9 @@ char *ts_engine_describe_offload(const ts_engine *e) {
   if (e->store != NULL) {
     add_store(e, &text);
   }
+  if (ts_engine_program(e)->updates_on_host) {
+    ts_text_add(&text, "%supdated by the host's processors", text.length > 0 ? ", " : "offload: ");
+  }
   return text.text;
 }
 

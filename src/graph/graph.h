@@ -413,6 +413,7 @@ typedef struct ts_node {
   ts_attr attr;
   ts_segment segment;
   int unit;
+  bool on_host; /**< Beside a device: the host computes it, in its own memory (PINNED). */
 } ts_node;
 
 /** A result with a name: what the host reads ("loss", "summary") and each parameter's gradient ("gradient:NAME").

@@ -92,9 +92,14 @@ static inline bool ts_node_brings(const ts_node *node) {
   return node->op == TS_OP_LOAD || node->op == TS_OP_COPY_IN;
 }
 
-/** True for a copy from there. Not collective. */
+/** True for a copy from there, or of what was computed elsewhere back to where it lives. Not collective. */
 static inline bool ts_node_takes(const ts_node *node) {
   return ts_node_is_copy(node) && !ts_node_brings(node);
+}
+
+/** True for a copy from its space, and not to it. Not collective. */
+static inline bool ts_copy_reads(const ts_node *copy) {
+  return ts_node_brings(copy) || copy->op == TS_OP_COPY_INTO;
 }
 
 /** The space that a copy is from or to; of other nodes the backend's. Not collective. */
@@ -106,10 +111,10 @@ static inline ts_space ts_node_copies(const ts_node *node) {
 
 /** Both ends of a copy: where only copies come, and nearer to the backend's memory. Not collective. */
 static inline ts_tid ts_copy_away(const ts_node *copy) {
-  return ts_node_brings(copy) ? copy->in[0] : copy->out[0];
+  return ts_copy_reads(copy) ? copy->in[copy->n_in - 1] : copy->out[0];
 }
 static inline ts_tid ts_copy_here(const ts_node *copy) {
-  return ts_node_brings(copy) ? copy->out[0] : copy->in[1];
+  return ts_copy_reads(copy) ? copy->out[0] : copy->in[1];
 }
 
 /** Is it where only copies come? Not collective. */

@@ -320,6 +320,16 @@ static bool touches_away(const ts_graph *g, const ts_node *node) {
   return touches;
 }
 
+/* Is all that it touches in the host's memory? */
+static bool is_of_host(const ts_graph *g, const ts_node *node) {
+  bool all = node->beta == TS_NONE && node->prior == NULL;
+  for (int i = 0; i < node->n_in + node->n_out; ++i) {
+    ts_tid t = i < node->n_in ? node->in[i] : node->out[i - node->n_in];
+    all = all && (t == TS_NONE || space_of_tensor(g, t) == TS_SPACE_PINNED);
+  }
+  return all;
+}
+
 /* Files are beside the host's memory, which may be beside a device's. */
 static bool is_beside(ts_space away, ts_space here) {
   return away == TS_SPACE_FILE ? here != TS_SPACE_FILE : !ts_space_is_away(here);
@@ -332,6 +342,9 @@ static const char *rule_space(const verifier *v, const ts_node *node) {
     return away == ts_node_copies(node) && is_beside(away, here)
                ? NULL
                : "a copy is of another space, or has one end there alone";
+  }
+  if (node->on_host) {
+    return is_of_host(g, node) ? NULL : "what the host computes is not in its memory";
   }
   return ts_node_makes_window(node) || !touches_away(g, node)
              ? NULL

@@ -167,7 +167,7 @@ static void print_space(const ts_program *program, ts_space space, const char *t
                           {NULL, "gradients", plan->away[space][TS_PURPOSE_GRADIENT]},
                           {NULL, "optimizer states", plan->away[space][TS_PURPOSE_OPTIMIZER]},
                           {NULL, "activations", plan->away[space][TS_PURPOSE_ACTIVATION]},
-                          {NULL, "on the way between files and GPU", plan->away[space][TS_PURPOSE_BUFFER]},
+                          {NULL, "on the way", plan->away[space][TS_PURPOSE_BUFFER]},
                           {NULL, "read in a step", (int64_t) moved.read[space]},
                           {NULL, "written in a step", (int64_t) moved.written[space]}};
   char bytes[32];
@@ -214,6 +214,9 @@ static void print_choice(const ts_program_options *options, const ts_program *pr
 static void print_offload(const ts_program *program, ts_text *to) {
   print_space(program, TS_SPACE_PINNED, "\nin the host's memory, copied to the GPU and back\n", to);
   print_space(program, TS_SPACE_FILE, "\nin a file of the rank\n", to);
+  if (program->updates_on_host) {
+    ts_text_add(to, "  (run.offload_update: the host's processors make the updates of what is there)\n");
+  }
   if (ts_plan_offloads(program->plan) && program->deck->run.save_async && program->deck->run.save_every > 0) {
     ts_text_add(to, "  (run.save_async has no effect then: checkpoints are written from there, while the run waits)\n");
   }

@@ -170,7 +170,8 @@ ts_tid ts_build_advance(ts_site at, const char *name, ts_tid step, ts_tid betas,
                                      .beta = TS_NONE});
 }
 
-ts_tid ts_build_update_elements(ts_site at, const char *name, const ts_update_inputs *in, const ts_attr *attr) {
+ts_tid ts_build_update_elements(ts_site at, const char *name, const ts_update_inputs *in, const ts_attr *attr,
+                                bool on_host) {
   const ts_tid versions[] = {in->p, in->w, in->state[0], in->scales[0], in->state[1], in->scales[1]};
   ts_tid list[6 + TS_UPDATE_INPUTS + 1];
   int n = 0;
@@ -187,7 +188,8 @@ ts_tid ts_build_update_elements(ts_site at, const char *name, const ts_update_in
                   .in = list,
                   .n_out = n,
                   .beta = TS_NONE,
-                  .attr = *attr};
+                  .attr = *attr,
+                  .on_host = on_host};
   node.attr.update.copy = in->w != TS_NONE;
   return ts_graph_add(at, &node);
 }

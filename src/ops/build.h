@@ -88,9 +88,11 @@ typedef struct ts_update_inputs {
 } ts_update_inputs;
 
 /** One step over the ranges of a shard, in place.  Not collective.
- * \param [in] attr  attr.update, but for copy, which follows from the inputs.
+ * \param [in] attr     attr.update, but for copy, which follows from the inputs.
+ * \param [in] on_host  ts_node.on_host.
  * \return the new p; the new w, if there is one, is the next tensor. */
-ts_tid ts_build_update_elements(ts_site at, const char *name, const ts_update_inputs *in, const ts_attr *attr);
+ts_tid ts_build_update_elements(ts_site at, const char *name, const ts_update_inputs *in, const ts_attr *attr,
+                                bool on_host);
 
 /** Collectives over \a axes with \a group ranks; \a into is NULL or n tensors that are written in the pieces' columns
  * only; \a wire is what travels in a reduction, and by what it is divided there (1: nothing).

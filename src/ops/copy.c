@@ -1,4 +1,4 @@
-/* load, store, copy_in, copy_out: the same values in another space. */
+/* load, store, copy_in, copy_out, copy_into: the same values in another space. */
 #include "ops/rules.h"
 
 const char *ts_shape_load(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
@@ -42,5 +42,13 @@ const char *ts_shape_copy_out(const ts_graph *g, const ts_node *node, ts_dtype *
 }
 
 const char *ts_index_copy_out(const ts_node *node) {
+  return ts_index_store(node);
+}
+
+const char *ts_shape_copy_into(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  return ts_shape_store(g, node, dtype, shape);
+}
+
+const char *ts_index_copy_into(const ts_node *node) {
   return ts_index_store(node);
 }

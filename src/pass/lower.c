@@ -29,7 +29,7 @@ typedef struct lowering {
   int last[TS_N_QUEUES];   /* and that of the last it has in this range, -1: it was waited for */
   int outside;             /* event of COMM's last collective outside of ranges, -1: it was waited for */
   int joined;              /* the last of these events that was waited for, with all before it */
-  bool files;              /* the program has some: copies are between ranges, */
+  bool hosted;             /* the host does some of the program itself: copies are between ranges, */
   int copied[TS_N_QUEUES]; /* the event of the last that COMPUTE has waited for, with all before it in that queue, */
   int known[TS_N_QUEUES];  /* and of the last that the host has waited for */
   bool open;               /* a range */
@@ -70,20 +70,20 @@ static bool reads_counts(const ts_node *node) {
   return node->op == TS_OP_EXCHANGE_ROWS;
 }
 
-bool ts_lowered_has_files(const ts_graph *graph) {
+bool ts_lowered_is_hosted(const ts_graph *graph) {
   bool any = false;
   for (ts_nid n = 0; n < graph->n_nodes && !any; ++n) {
-    any = ts_node_copies(&graph->node[n]) == TS_SPACE_FILE;
+    any = ts_node_copies(&graph->node[n]) == TS_SPACE_FILE || graph->node[n].on_host;
   }
   return any;
 }
 
-bool ts_lowered_is_outside(const ts_node *node, bool files) {
-  return reads_counts(node) || (files && ts_node_is_copy(node));
+bool ts_lowered_is_outside(const ts_node *node, bool hosted) {
+  return reads_counts(node) || (hosted && ts_node_is_copy(node));
 }
 
 static ts_queue queue_of_copy(const ts_node *copy) {
-  return ts_node_brings(copy) ? TS_QUEUE_IN : TS_QUEUE_OUT;
+  return ts_copy_reads(copy) ? TS_QUEUE_IN : TS_QUEUE_OUT;
 }
 
 /* Those of a queue are done in order: with the last all of them. */
@@ -95,7 +95,7 @@ static void close_range(lowering *l, const ts_graph *graph) {
       }
     }
     for (ts_nid n = 0; n < graph->n_nodes; ++n) {
-      l->event_of[n] = ts_lowered_is_outside(&graph->node[n], l->files) ? l->event_of[n] : -1;
+      l->event_of[n] = ts_lowered_is_outside(&graph->node[n], l->hosted) ? l->event_of[n] : -1;
     }
     emit_command(l, TS_LOWERED_CAPTURE_END, TS_QUEUE_COMPUTE, TS_NONE, -1);
     l->open = false;
@@ -140,23 +140,34 @@ static void issue_copy(lowering *l, const ts_graph *graph, ts_nid node) {
   l->event_of[node] = record_event_on(l, queue);
 }
 
-/* The memory that is read from a file was copied to the device before, what is written to one comes from there: the
- * host waits for the last of these copies whose memory the schedule has given free. */
-static void issue_transfer(lowering *l, const ts_graph *graph, ts_nid node) {
-  const ts_queue queue = queue_of_copy(&graph->node[node]);
-  close_range(l, graph);
+/* The host waits for the last copy in a queue whose memory the schedule has given free. */
+static void know_copied(lowering *l, ts_queue queue) {
   if (l->copied[queue] > l->known[queue]) {
     emit_command(l, TS_LOWERED_WAIT, TS_QUEUE_HOST, TS_NONE, l->copied[queue]);
     l->known[queue] = l->copied[queue];
   }
+}
+
+/* The memory that is read from a file was copied to the device before, what is written to one comes from there. */
+static void issue_transfer(lowering *l, const ts_graph *graph, ts_nid node) {
+  close_range(l, graph);
+  know_copied(l, queue_of_copy(&graph->node[node]));
   emit_command(l, TS_LOWERED_TRANSFER, TS_QUEUE_HOST, node, -1);
+}
+
+/* What the host computes was brought, and what it writes was copied on. */
+static void compute_on_host(lowering *l, const ts_graph *graph, ts_nid node) {
+  close_range(l, graph);
+  know_copied(l, TS_QUEUE_IN);
+  know_copied(l, TS_QUEUE_OUT);
+  emit_command(l, TS_LOWERED_LAUNCH, TS_QUEUE_HOST, node, -1);
 }
 
 static void issue(lowering *l, const ts_graph *graph, ts_nid node) {
   const ts_node *what = &graph->node[node];
   if (reads_counts(what)) {
     issue_outside(l, graph, node);
-  } else if (ts_node_is_copy(what) && l->files) {
+  } else if (ts_node_is_copy(what) && l->hosted) {
     (ts_node_copies(what) == TS_SPACE_FILE ? issue_transfer : issue_copy)(l, graph, node);
   } else if (ts_node_is_copy(what)) {
     issue_on(l, queue_of_copy(what), TS_LOWERED_COPY, node);
@@ -196,7 +207,7 @@ static void wait_copied(lowering *l, const ts_graph *graph, ts_nid node, int eve
 static void lower_wait(lowering *l, const ts_graph *graph, ts_nid node) {
   int event = l->event_of[node];
   l->event_of[node] = -1;
-  if (l->files && ts_node_is_copy(&graph->node[node])) {
+  if (l->hosted && ts_node_is_copy(&graph->node[node])) {
     wait_copied(l, graph, node, event);
   } else if (event > l->joined && reads_counts(&graph->node[node])) {
     wait_outside(l, graph, event);
@@ -217,6 +228,10 @@ static void lower_instruction(lowering *l, const ts_graph *graph, const ts_instr
   }
   switch (instruction->kind) {
     case TS_RUN:
+      if (graph->node[node].on_host) {
+        compute_on_host(l, graph, node);
+        break;
+      }
       open_range(l);
       emit_command(l, TS_LOWERED_LAUNCH, TS_QUEUE_COMPUTE, node, -1);
       l->newest = -1;
@@ -236,9 +251,9 @@ ts_lowered *ts_lower(const ts_graph *graph, const ts_schedule *schedule, unsigne
   memset(l.copied, -1, sizeof l.copied);
   memset(l.known, -1, sizeof l.known);
   to->segments = segments;
-  l.files = ts_lowered_has_files(graph);
-  if (l.files) { /* of what runs before have read of the memory that files are read to */
-    l.copied[TS_QUEUE_IN] = record_event_on(&l, TS_QUEUE_IN);
+  l.hosted = ts_lowered_is_hosted(graph);
+  for (ts_queue q = TS_QUEUE_IN; q <= TS_QUEUE_OUT && l.hosted; ++q) { /* what runs before have copied */
+    l.copied[q] = record_event_on(&l, q);
   }
   emit_command(&l, TS_LOWERED_COPY_IN, TS_QUEUE_COMPUTE, TS_NONE, -1);
   for (int i = 0; i < schedule->n; ++i) {

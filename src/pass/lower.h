@@ -13,8 +13,9 @@
  * COMM; computation goes on beside it in the next ones, none of which uses COMM before it was waited for.
  *
  * A file is read and written by the host (TRANSFER), which first waits for what the device has to do with that
- * memory, and for the transfer where the schedule says so (ARRIVED); what is queued later comes behind.  In a program
- * with files all copies are between ranges, where computation goes on beside them.
+ * memory, and for the transfer where the schedule says so (ARRIVED); what is queued later comes behind.  So does what
+ * the host computes (LAUNCH on its queue), at once.  In such a program all copies are between ranges, where computation
+ * goes on beside them.
  *
  * A pure function of graph, schedule and plan: it is made, dumped and verified where there is no device.  The commands
  * of a run are the same in every slot of the step, whose memory lies apart.  Nothing here is collective.
@@ -81,12 +82,12 @@ void ts_lowered_destroy(ts_lowered **commands);
  * \return NULL, or the first thing that is wrong, owned by the caller (ts_free). Not collective. */
 char *ts_lowered_verify(const ts_lowered *commands, const ts_graph *graph, const ts_plan *plan);
 
-/** Has a program copies from and to files? Not collective. */
-bool ts_lowered_has_files(const ts_graph *graph);
+/** Does the host do some of a program itself: read and write files, compute? Not collective. */
+bool ts_lowered_is_hosted(const ts_graph *graph);
 
-/** Is a node queued between ranges: a collective whose counts the host reads, and in a program with files a copy?
+/** Is a node queued between ranges: a collective whose counts the host reads, and in such a program a copy?
  * Not collective. */
-bool ts_lowered_is_outside(const ts_node *node, bool files);
+bool ts_lowered_is_outside(const ts_node *node, bool hosted);
 
 /** "compute", "comm", ... "host". Not collective. */
 const char *ts_lowered_queue(ts_queue queue);

@@ -36,7 +36,7 @@ typedef struct verifier {
   } done[N_ORDERS];
   access *transferred; /* by what is read from files or written to them, from its begin to its end */
   int n_transferred, transferred_capacity;
-  bool files, capturing, took_part[N_ORDERS];
+  bool hosted, capturing, took_part[N_ORDERS];
   int range;             /* 1: outside of captures; 2, 3, ...: in one of them */
   int n_begun;           /* captures */
   bool beside[N_ORDERS]; /* something goes on in the queue while the capture does, which must not use it */
@@ -211,11 +211,11 @@ static char *check_capture(verifier *v, int i) {
   return wrong;
 }
 
-/* A collective whose counts the host reads is outside of captures, and so are copies where there are files, all else is
- * in one; in its queue nothing else. */
+/* A collective whose counts the host reads is outside of captures, and so are copies where the host does something
+ * itself; all else is in one; in its queue nothing else. */
 static char *check_side(const verifier *v, int i) {
   const ts_lowered_command *c = &v->commands->command[i];
-  bool inside = !ts_lowered_is_outside(&v->graph->node[c->node], v->files);
+  bool inside = !ts_lowered_is_outside(&v->graph->node[c->node], v->hosted);
   if (v->capturing != inside) {
     return ts_format("command %d (%s) is %s the capture", i, name_of(v, i), inside ? "outside" : "inside");
   }
@@ -263,15 +263,16 @@ static void forget_transfer(verifier *v, ts_nid node) {
   v->n_transferred = n;
 }
 
-static char *check_transfer(verifier *v, access a, const ts_lowered_command *c) {
+/* What the host does itself: what it computes is done when it goes on. */
+static char *check_host(verifier *v, access a, const ts_lowered_command *c) {
   if (v->capturing) {
     return ts_format("command %d (%s) is the host's, inside a capture", a.command, name_of(v, a.command));
   }
-  if (c->kind == TS_LOWERED_ARRIVED) {
+  char *wrong = c->kind != TS_LOWERED_ARRIVED ? touch_operands(v, a, c->node) : NULL;
+  if (c->kind != TS_LOWERED_TRANSFER) {
     forget_transfer(v, c->node);
-    return NULL;
   }
-  return touch_operands(v, a, c->node);
+  return wrong;
 }
 
 /* Whatever the host knows to be done when it queues a command is done before that. */
@@ -287,9 +288,10 @@ static char *check_command(verifier *v, int i) {
     case TS_LOWERED_CAPTURE_END: return check_capture(v, i);
     case TS_LOWERED_RECEIVED:
     case TS_LOWERED_SEND: return check_message(v, a, c);
-    case TS_LOWERED_TRANSFER:
-    case TS_LOWERED_ARRIVED: return check_transfer(v, a, c);
     default: break;
+  }
+  if (a.queue == HOST) {
+    return check_host(v, a, c);
   }
   a.at = ++v->queue[c->queue].of[c->queue];
   if (c->kind == TS_LOWERED_COPY_IN) {
@@ -305,7 +307,7 @@ char *ts_lowered_verify(const ts_lowered *commands, const ts_graph *graph, const
                 .plan = plan,
                 .event = ts_calloc((size_t) commands->n_events + 1, sizeof *v.event),
                 .recorded = ts_calloc((size_t) commands->n_events + 1, sizeof *v.recorded),
-                .files = ts_lowered_has_files(graph),
+                .hosted = ts_lowered_is_hosted(graph),
                 .range = 1};
   char *wrong = NULL;
   for (int i = 0; i < commands->n && wrong == NULL; ++i) {

@@ -372,8 +372,13 @@ static void find_lifetimes(planner *p) {
       }
       continue;
     }
-    const ts_kernel *kernel = target->backend->kernel(node->op);
-    size_t bytes = kernel->prepare != NULL ? kernel->prepare(target, p->graph, node, NULL) : 0;
+    if (node->on_host) {
+      mark_buffers(p, node);
+    }
+    const ts_target on = ts_node_target(target, node);
+    const ts_kernel *kernel = on.backend->kernel(node->op);
+    size_t bytes = kernel->prepare != NULL ? kernel->prepare(&on, p->graph, node, NULL) : 0;
+    TS_CHECK(bytes == 0 || !node->on_host, "%s: what the host computes has no workspace", node->name);
     if (bytes > 0) {
       interval item = {.first = at, .last = at, .bytes = ts_plan_align((int64_t) bytes), .tensor = TS_NONE, .node = n};
       add_item(&p->list[TS_ARENA_WORK], item);

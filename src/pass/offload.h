@@ -48,6 +48,14 @@ ts_space ts_offload_space(const ts_pass_context *context, const ts_part *part, t
  * of one rank. Not collective. */
 bool ts_offload_waits(const ts_pass_context *context, const ts_part *part);
 
+/** Is a part updated by the host's processors, where its states are, and not on the device (run.offload_update)?
+ * Element by element, as the others need products; with "auto" where that is planned to take less by the deck's rates.
+ * Not collective. */
+bool ts_offload_updates_on_host(const ts_pass_context *context, const ts_part *part);
+
+/** Threads that such updates have (cpuadam_cores_perc). Not collective. */
+int ts_offload_threads(const ts_deck *deck, const ts_target *target);
+
 /** Elements of a part that are updated at a time: a multiple of what makes pieces of all its states begin where a file
  * can be read; INT64_MAX where all its states are in the backend's memory. Not collective. */
 int64_t ts_offload_piece(const ts_pass_context *context, const ts_part *part);

@@ -17,11 +17,16 @@ typedef struct loads {
   int n_held;
 } loads;
 
+/* Does a node bring something to another one: to where that computes, or a device's to what the host computes? */
+static bool serves(const ts_node *copy, const ts_node *reader) {
+  return ts_node_brings(copy) || (copy->op == TS_OP_COPY_OUT && copy->in[0] == TS_NONE && reader->on_host);
+}
+
 /* Node n reads t, or adds to it. */
 static void note_load_reader(loads *l, ts_nid n, ts_tid t) {
   const ts_graph *g = l->graph;
   ts_nid load = t != TS_NONE ? g->tensor[l->place[t].root].producer : TS_NONE;
-  if (load != TS_NONE && ts_node_brings(&g->node[load]) && l->reader[load] == TS_NONE) {
+  if (load != TS_NONE && serves(&g->node[load], &g->node[n]) && l->reader[load] == TS_NONE) {
     l->reader[load] = n;
     l->reads[n] = !ts_node_is_copy(&g->node[n]);
   }
@@ -45,19 +50,24 @@ static void issue_node(loads *l, ts_nid n) {
   l->issued[n] = true;
 }
 
-/* With the window that it reads, of what a store has made: it moves nothing. */
+/* What a load copies. */
+static ts_tid copied_from(const ts_node *load) {
+  return load->in[load->n_in - 1];
+}
+
+/* With the windows that it reads: they move nothing. */
 static void issue_load(loads *l, ts_nid n) {
-  ts_nid window = l->graph->tensor[l->graph->node[n].in[0]].producer;
+  ts_nid window = l->graph->tensor[copied_from(&l->graph->node[n])].producer;
   if (window != TS_NONE && !l->issued[window]) {
-    issue_node(l, window);
+    issue_load(l, window);
   }
   issue_node(l, n);
 }
 
-/* What is loaded for it is under way. */
-static bool is_loaded(const loads *l, ts_nid n) {
-  const ts_node *from = ts_graph_producer(l->graph, l->graph->node[n].in[0]);
-  return from == NULL || !ts_node_brings(from) || l->issued[from - l->graph->node];
+/* Is what it copies made, or being loaded? */
+static bool is_at_hand(const loads *l, ts_tid t) {
+  const ts_node *from = ts_graph_producer(l->graph, t);
+  return from == NULL || l->issued[from - l->graph->node] || (from->op == TS_OP_VIEW && is_at_hand(l, from->in[0]));
 }
 
 /* Of two copies to a device the first is a turn ahead of the second. */
@@ -76,7 +86,7 @@ static bool overlap(const loads *l, ts_tid a, ts_tid b) {
 /* Is there a store from node i on, and before load n, to what that reads; or is one held back? */
 static bool is_stored_between(const loads *l, ts_nid i, ts_nid n) {
   const ts_graph *g = l->graph;
-  ts_tid from = g->node[n].in[0];
+  ts_tid from = copied_from(&g->node[n]);
   bool stored = false;
   for (ts_nid m = i; m < n && !stored; ++m) {
     stored = ts_node_takes(&g->node[m]) && overlap(l, g->node[m].out[0], from);
@@ -105,8 +115,8 @@ static void issue_loads_ahead(loads *l, ts_nid i, int units, int pieces) {
         ts_node_chunk(g, next) != ts_node_chunk(g, node)) {
       return;
     }
-    if (ts_node_brings(next) && any[piece] && left[piece] + turns_ahead(l, n) > 0 && !l->issued[n] && is_loaded(l, n) &&
-        !is_stored_between(l, i, n)) {
+    if (l->reader[n] != TS_NONE && any[piece] && left[piece] + turns_ahead(l, n) > 0 && !l->issued[n] &&
+        is_at_hand(l, copied_from(next)) && !is_stored_between(l, i, n)) {
       issue_load(l, n);
     }
     left[piece] -= l->reads[n];
@@ -118,7 +128,8 @@ static void issue_loads_ahead(loads *l, ts_nid i, int units, int pieces) {
 /* Is it of what a device has, by way of the host's memory?  The host waits for that before it begins: then something
  * is computed meanwhile. */
 static bool may_be_held(const ts_graph *g, const ts_node *node) {
-  return node->op == TS_OP_STORE && g->tensor[node->in[1]].space == TS_SPACE_PINNED;
+  const ts_node *from = node->op == TS_OP_STORE ? ts_graph_producer(g, node->in[1]) : NULL;
+  return from != NULL && from->op == TS_OP_COPY_OUT;
 }
 
 static void issue_held(loads *l) {
@@ -160,10 +171,10 @@ static void issue_in_order(loads *l, ts_nid n, bool behind) {
   }
 }
 
-static bool has_loads(const ts_graph *g) {
+static bool has_copies(const ts_graph *g) {
   bool any = false;
   for (ts_nid n = 0; n < g->n_nodes && !any; ++n) {
-    any = ts_node_brings(&g->node[n]);
+    any = ts_node_is_copy(&g->node[n]);
   }
   return any;
 }
@@ -180,7 +191,7 @@ static void issue_windows(loads *l) {
 }
 
 ts_nid *ts_order_loads(const ts_graph *g, int units, int pieces, bool behind) {
-  if (!has_loads(g)) {
+  if (!has_copies(g)) {
     return NULL;
   }
   size_t entries = (size_t) g->n_nodes + 1;

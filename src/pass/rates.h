@@ -14,6 +14,8 @@ typedef struct ts_rates {
   double product; /**< Of matrix products and attention, FLOP/s. */
   double memory;  /**< Bytes/s that are read and written. */
   double link;    /**< Bytes/s of messages to another rank. */
+  double copy;    /**< Bytes/s between a device's memory and the host's, one direction. */
+  double core;    /**< Bytes/s of the host's memory that a thread of it moves. */
 } ts_rates;
 
 /** The deck's, and what it leaves out as of the backend. Not collective. */

@@ -94,6 +94,30 @@ ts_tid ts_zero_put_back(const ts_zero *z, ts_site at, ts_tid home, ts_tid x) {
   return stored ? copy_of(at, TS_OP_STORE, name, "store", 2, (ts_tid[]){home, x}) : x;
 }
 
+ts_tid ts_zero_bring_to_host(ts_site at, ts_tid t) {
+  const ts_tensor *tensor = at.graph->tensor;
+  if (t == TS_NONE || tensor[t].space == TS_SPACE_PINNED) {
+    return t;
+  }
+  if (tensor[t].space != TS_SPACE_FILE) {
+    return copy_of(at, TS_OP_COPY_OUT, tensor[t].name, "out", 2, (ts_tid[]){TS_NONE, t});
+  }
+  char *name = ts_format("%s.load", tensor[t].name);
+  ts_tid y = ts_build_load(at, name, t, TS_SPACE_PINNED);
+  ts_free(name);
+  return y;
+}
+
+ts_tid ts_zero_put_back_from_host(ts_site at, ts_tid home, ts_tid x) {
+  const ts_tensor *tensor = &at.graph->tensor[home];
+  if (tensor->space == TS_SPACE_PINNED) {
+    return x;
+  }
+  bool stored = tensor->space == TS_SPACE_FILE;
+  return copy_of(at, stored ? TS_OP_STORE : TS_OP_COPY_INTO, tensor->name, stored ? "store" : "into", 2,
+                 (ts_tid[]){home, x});
+}
+
 int64_t ts_zero_whole(const ts_part *part) {
   return part->group * part->shard;
 }

@@ -118,6 +118,11 @@ bool ts_zero_is_elsewhere(const ts_zero *z, ts_tid t);
 ts_tid ts_zero_bring(const ts_zero *z, ts_site at, ts_tid t);
 ts_tid ts_zero_put_back(const ts_zero *z, ts_site at, ts_tid home, ts_tid x);
 
+/** The same for what the host computes beside a device: \a t in the host's memory, itself where it lives there; and the
+ * values \a x from there back to where \a home lives. Not collective (they only write nodes). */
+ts_tid ts_zero_bring_to_host(ts_site at, ts_tid t);
+ts_tid ts_zero_put_back_from_host(ts_site at, ts_tid home, ts_tid x);
+
 /** Elements of storage for the whole of a part: room for equal shards, so that plans are the same on all ranks. Not
  * collective. */
 int64_t ts_zero_whole(const ts_part *part);

@@ -53,6 +53,7 @@ typedef struct sweep {
   bool decays;
   ts_tid ratios; /* TS_NONE: none */
   ts_rounding rounding;
+  bool on_host;
 } sweep;
 
 /* Elements [first, first + count) of a share's storage; all: nothing is cut. */
@@ -80,7 +81,7 @@ static ts_tid add_update(ts_zero *z, const ts_zero_share *share, const sweep *s,
   attr.update.rounding.first += cut.first;
   char *name = cut.all ? ts_format("%s.%s", part->name, s->name)
                        : ts_format("%s.%s.%lld", part->name, s->name, (long long) cut.first);
-  ts_tid out = ts_build_update_elements(s->at, name, in, &attr);
+  ts_tid out = ts_build_update_elements(s->at, name, in, &attr, s->on_host);
   ts_free(name);
   ts_free(range);
   return out;
@@ -97,6 +98,14 @@ static ts_tid cut_piece(ts_site at, ts_tid t, piece cut, int64_t block) {
   return y;
 }
 
+static ts_tid bring(const ts_zero *z, const sweep *s, ts_tid t) {
+  return s->on_host ? ts_zero_bring_to_host(s->at, t) : ts_zero_bring(z, s->at, t);
+}
+
+static ts_tid put_back(const ts_zero *z, const sweep *s, ts_tid home, ts_tid x) {
+  return s->on_host ? ts_zero_put_back_from_host(s->at, home, x) : ts_zero_put_back(z, s->at, home, x);
+}
+
 /* One piece of a share, of which each state comes from where it lives and goes back there.
  * \return the new w if there is one, else the new p, where that lives. */
 static ts_tid sweep_piece(ts_zero *z, const ts_zero_share *share, const sweep *s, piece cut, ts_update_inputs in) {
@@ -105,13 +114,13 @@ static ts_tid sweep_piece(ts_zero *z, const ts_zero_share *share, const sweep *s
   ts_tid home[VERSIONS], *g = &in.input[TS_UPDATE_G];
   for (int i = 0; i < VERSIONS; ++i) {
     home[i] = cut_piece(s->at, *versions[i], cut, i == 3 || i == 5 ? TS_STATE_BLOCK : 1);
-    *versions[i] = ts_zero_bring(z, s->at, home[i]);
+    *versions[i] = bring(z, s, home[i]);
   }
-  *g = ts_zero_bring(z, s->at, cut_piece(s->at, *g, cut, 1));
+  *g = bring(z, s, cut_piece(s->at, *g, cut, 1));
   ts_tid out = add_update(z, share, s, cut, &in), read = TS_NONE;
   for (int i = 0; i < VERSIONS; ++i) {
     if (home[i] != TS_NONE) {
-      ts_tid new = ts_zero_put_back(z, s->at, home[i], out++);
+      ts_tid new = put_back(z, s, home[i], out++);
       read = i < 2 ? new : read;
     }
   }
@@ -182,10 +191,42 @@ static void make_direction(ts_zero *z, ts_zero_share *share, const ts_zero_contr
   }
 }
 
+/* Control values where updates read them: as they are made, and of each chunk a copy in the host's memory once it is
+ * wanted. */
+typedef struct controls {
+  ts_zero_control here, *on_host; /* owned; .step TS_NONE: not yet */
+} controls;
+
+static controls controls_of(const ts_zero *z, ts_zero_control here) {
+  int n = ts_graph_chunks(z->rewrite.to);
+  controls c = {here, ts_malloc((size_t) n * sizeof *c.on_host)};
+  for (int i = 0; i < n; ++i) {
+    c.on_host[i].step = TS_NONE;
+  }
+  return c;
+}
+
+static const ts_zero_control *control_for(ts_site at, controls *c, bool on_host) {
+  ts_zero_control *copy = &c->on_host[ts_node_chunk(at.graph, &(ts_node){.unit = at.unit})];
+  if (on_host && copy->step == TS_NONE) {
+    *copy = (ts_zero_control){.scale = ts_zero_bring_to_host(at, c->here.scale),
+                              .skip = ts_zero_bring_to_host(at, c->here.skip),
+                              .step = ts_zero_bring_to_host(at, c->here.step),
+                              .corrections = ts_zero_bring_to_host(at, c->here.corrections),
+                              .lr = ts_zero_bring_to_host(at, c->here.lr),
+                              .betas = ts_zero_bring_to_host(at, c->here.betas),
+                              .one = TS_NONE,
+                              .ratios = TS_NONE};
+  }
+  return on_host ? copy : &c->here;
+}
+
 /* The step of a part: of its rule, or p -= lr ratio direction. */
-static void update_part(ts_zero *z, ts_site at, const ts_zero_share *share, const ts_zero_control *c) {
+static void update_part(ts_zero *z, ts_site at, const ts_zero_share *share, controls *all) {
   const ts_part *part = &z->layout->part[share->part];
   const ts_deck *deck = z->context->deck;
+  const bool on_host = ts_offload_updates_on_host(z->context, part);
+  const ts_zero_control *c = control_for(at, all, on_host);
   ts_granularity granularity = granularity_of(z, share);
   bool direct = granularity == TS_GRANULARITY_ELEMENT;
   ts_update_inputs in = inputs_of(c, share->p, share->w, share->g, direct ? c->scale : c->one);
@@ -195,7 +236,8 @@ static void update_part(ts_zero *z, ts_site at, const ts_zero_share *share, cons
              .numbers = {.decoupled = true},
              .decays = granularity != TS_GRANULARITY_TENSOR,
              .ratios = granularity == TS_GRANULARITY_TENSOR ? c->ratios : TS_NONE,
-             .rounding = ts_layout_rounding(deck, part, share->begin)};
+             .rounding = ts_layout_rounding(deck, part, share->begin),
+             .on_host = on_host};
   in.ratios = s.ratios;
   if (direct) {
     s.rule = part->optimizer;
@@ -244,8 +286,9 @@ static void update_parts(ts_zero *z, ts_zero_control *c) {
   }
   c->ratios = ts_zero_trust_ratios(z, site(z), share, n, c->corrections);
   ts_zero_orthogonalize(z, site(z), share, n);
+  controls all = controls_of(z, *c);
   for (int i = 0; i < n; ++i) {
-    update_part(z, site(z), &share[i], c);
+    update_part(z, site(z), &share[i], &all);
     gather_updated(z, &buckets, share[i].part);
   }
   ts_zero_spread_tied(z, site(z));
@@ -256,6 +299,7 @@ static void update_parts(ts_zero *z, ts_zero_control *c) {
   }
   ts_bucket_flush(z, site(z), &buckets, gather_bucket);
   ts_bucket_free(&buckets);
+  ts_free(all.on_host);
   ts_free(share);
 }
 
@@ -318,18 +362,19 @@ void ts_zero_update_late(ts_zero *z) {
   if (!any_waits(z)) {
     return;
   }
-  const ts_zero_control c = control_before(z);
+  controls all = controls_of(z, control_before(z));
   for (int i = 0; i < z->layout->n_parts; ++i) {
     const ts_part *part = &z->layout->part[i];
     if (ts_offload_waits(z->context, part)) {
       ts_site at = {z->rewrite.to, TS_SEGMENT_LATE_UPDATE, part->unit};
       ts_part_state *s = &z->part[i];
       const ts_zero_share share = share_of(z, at, i);
-      update_part(z, at, &share, &c);
+      update_part(z, at, &share, &all);
       s->param = s->fresh;
       s->whole = s->whole != TS_NONE ? s->fresh : TS_NONE;
     }
   }
+  ts_free(all.on_host);
 }
 
 /* ---- all of it ---- */

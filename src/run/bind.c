@@ -1,5 +1,6 @@
 /* Binding programs: communicators, ways of messages and kernels first, then memory, then addresses. */
 #include "base/memory.h"
+#include "pass/offload.h"
 #include "pass/storage.h"
 #include "run/bound.h"
 
@@ -99,10 +100,12 @@ static void prepare_program(ts_executor *e, ts_bound_program *p) {
     if (ts_node_is_copy(node)) {
       continue;
     }
-    b->kernel = e->backend->kernel(node->op);
-    TS_CHECK(b->kernel->run != NULL, "backend %s has no kernel for %s", e->backend->name, ts_op_get(node->op)->name);
+    const ts_target target = ts_node_target(&p->program->target, node);
+    b->kernel = target.backend->kernel(node->op);
+    TS_CHECK(b->kernel->run != NULL, "backend %s has no kernel for %s", target.backend->name,
+             ts_op_get(node->op)->name);
     if (b->kernel->prepare != NULL) {
-      b->kernel->prepare(&p->program->target, g, node, &b->call.prepared);
+      b->kernel->prepare(&target, g, node, &b->call.prepared);
     }
   }
 }
@@ -180,7 +183,8 @@ static void bind_node(ts_executor *e, ts_bound_program *p, ts_nid n, ts_bound_vi
                              .prior = b->prior,
                              .beta = ts_bound_address(e, p, node->beta, view->at),
                              .prepared = first->call.prepared,
-                             .threads = program->target.threads,
+                             .threads = node->on_host ? ts_offload_threads(program->deck, &program->target)
+                                                      : program->target.threads,
                              .workspace_bytes = (size_t) program->plan->workspace_bytes[n],
                              .stream = e->device != NULL ? e->device->ops->stream(e->device, TS_QUEUE_COMPUTE) : NULL};
   if (b->call.workspace_bytes > 0) {

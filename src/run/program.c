@@ -262,6 +262,14 @@ ts_graph *ts_program_model(const ts_program_options *o) {
   return model;
 }
 
+static bool computes_on_host(const ts_graph *g) {
+  bool any = false;
+  for (ts_nid n = 0; n < g->n_nodes && !any; ++n) {
+    any = g->node[n].on_host;
+  }
+  return any;
+}
+
 static bool has_segment(const ts_graph *g, ts_segment segment) {
   bool has = false;
   for (ts_nid n = 0; n < g->n_nodes && !has; ++n) {
@@ -348,6 +356,7 @@ ts_program *ts_program_create(const ts_program_options *o) {
     ts_step_prepares_nothing(&program->step);
   }
   program->step.leaves = has_segment(program->graph, TS_SEGMENT_LATE_UPDATE);
+  program->updates_on_host = computes_on_host(program->graph);
   program->shards = context.shards;
   program->layout = context.layout;
   program->offload = program->layout != NULL ? ts_offload_count_of(&context) : (ts_offload_count){0};
@@ -539,7 +548,7 @@ ts_moved ts_program_moved_in(const ts_program *program, ts_turn turn) {
     const ts_node *node = &g->node[i];
     if (ts_node_is_copy(node)) {
       ts_space space = ts_node_copies(node);
-      *(ts_node_brings(node) ? &moved.read[space] : &moved.written[space]) += copied_in(program, node, turn);
+      *(ts_copy_reads(node) ? &moved.read[space] : &moved.written[space]) += copied_in(program, node, turn);
     }
   }
   return moved;

@@ -49,6 +49,7 @@ typedef struct ts_program {
   double flops, flops_full_attention; /**< See ts_program_model_flops. */
   ts_step_runs step;                  /**< The runs of one step. */
   ts_offload_count offload;           /**< Elements that could leave, and that stay of these. */
+  bool updates_on_host;               /**< Of what left a device, some or all. */
   ts_layout *layout;                  /**< Owned when owns_layout. */
   bool owns_layout;
   ts_attention_heads heads;       /**< Of the model. */

@@ -236,11 +236,18 @@ static void wait_for_bytes(ts_executor *e, const ts_bound_program *p, void *even
   ts_heartbeat_leave(ts_bound_heartbeat(e));
 }
 
+static void compute_here(ts_bound_node *b) {
+  double start = ts_seconds();
+  b->kernel->run(&b->call);
+  ts_bound_observe(b, false, start);
+}
+
 /* \return whether it is the host's. */
 static bool do_on_host(ts_executor *e, const ts_bound_program *p, const ts_bound_view *view, const ts_bound_run *r,
                        const ts_lowered_command *c) {
   switch (c->queue == TS_QUEUE_HOST ? c->kind : TS_N_LOWERED) {
     case TS_LOWERED_WAIT: wait_for_bytes(e, p, r->event[c->event]); return true;
+    case TS_LOWERED_LAUNCH: compute_here(&view->node[c->node]); return true;
     case TS_LOWERED_TRANSFER: ts_bound_transfer(e, &view->node[c->node]); return true;
     case TS_LOWERED_ARRIVED: ts_bound_wait_transfer(e, &view->node[c->node]); return true;
     default: return false;
