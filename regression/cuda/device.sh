@@ -124,6 +124,12 @@ test_offload() {
   ok "a limit: what does not fit is there, the same bits" both clean 'same resident fitted'
   ok "and the run says how much" grep -q 'offload: of the elements.* stay, within' "$scratch/out"
   # shellcheck disable=SC2086
+  SHIM_SEED=8 train 1 tiers $pieces $files --set zero_optimization.offload_param.device=auto \
+    --set zero_optimization.offload_optimizer.device=auto --set run.memory_limit="$limit"L \
+    --set run.host_memory_limit=4550000 --set aio.block_size=4096 --set aio.queue_depth=1 --set run.algorithms=resident/algorithms.txt
+  ok "and of the host's memory: the rest is in files" both clean 'same resident tiers'
+  ok "as the run says" grep -q 'offload: of the elements.* stay, .*; .* a rank in ' "$scratch/out"
+  # shellcheck disable=SC2086
   train 1 limited $pieces --set zero_optimization.offload_optimizer.device=auto --set run.memory_limit=1MB
   ok "too small a limit" said 2 'the smallest limit that works with this deck'
   # shellcheck disable=SC2086

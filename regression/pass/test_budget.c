@@ -4,6 +4,7 @@
 
 #include "regression/pass/grid.h"
 #include "run/budget.h"
+#include "run/executor.h"
 
 #include <math.h>
 
@@ -36,6 +37,10 @@ static choice choice_of(const ts_program *program) {
   return (choice){program->plan->peak_bytes, bytes_moved(program)};
 }
 
+static int64_t host_bytes_of(const ts_program *program) {
+  return ts_executor_host_bytes(&program, 1);
+}
+
 typedef struct setting {
   ts_deck *deck;
   ts_mesh mesh;
@@ -45,12 +50,13 @@ typedef struct setting {
 static void make_setting(setting *s, const char *sets, int ranks) {
   s->deck = read_deck(model, sets, ranks);
   TS_CHECK(ts_deck_mesh(s->deck, ranks, 0, &s->mesh, NULL) == TS_OK, "a grid");
-  s->options = (ts_program_options){.deck = s->deck,
-                                    .mesh = &s->mesh,
-                                    .target = {ts_backend_null(), 1, false},
-                                    .use = TS_MODEL_TRAIN,
-                                    .batch = 1,
-                                    .length = s->deck->data.sequence_length};
+  s->options =
+      (ts_program_options){.deck = s->deck,
+                           .mesh = &s->mesh,
+                           .target = {grid_backend != NULL ? grid_backend : ts_backend_null(), 1, TS_CUDNN_NEVER},
+                           .use = TS_MODEL_TRAIN,
+                           .batch = 1,
+                           .length = s->deck->data.sequence_length};
 }
 
 static ts_program *program_with(const setting *s, ts_offload_stay stay) {
@@ -207,11 +213,48 @@ static void test_order(void) {
          "and copy %.0f, %.0f and %.0f bytes", copied[0], copied[1], copied[2]);
 }
 
+/* Beside a device: what has no room in the host's memory goes to files, states before what is copied more often. */
+static void test_beside(void) {
+  setting s;
+  grid_backend = null_device();
+  make_setting(&s, "zero_optimization.stage=3 " AUTO, 1);
+  ts_program *all = program_with(&s, (ts_offload_stay){.decided = true, .live = INT64_MAX});
+  const int64_t peak = all->plan->peak_bytes, host = host_bytes_of(all);
+  ts_program_destroy(&all);
+  s.options.memory = peak;
+  int64_t stored = 0, moved = 0;
+  bool right = true;
+  for (int eighth = 9; eighth >= 4; --eighth) {
+    s.options.host_memory = host * eighth / 8;
+    ts_program *program = ts_program_create(&s.options);
+    const ts_plan *plan = program->plan;
+    const int64_t file = plan->arena_bytes[TS_ARENA_FILE];
+    const ts_moved now = ts_program_moved(program);
+    const double all_moved = now.read[TS_SPACE_FILE] + now.written[TS_SPACE_FILE];
+    bool states_first = plan->away[TS_SPACE_FILE][TS_PURPOSE_PARAMETER] == 0 ||
+                        plan->away[TS_SPACE_PINNED][TS_PURPOSE_OPTIMIZER] < host / 8;
+    right = right && (file > 0) == (eighth < 8) && file >= stored && (int64_t) all_moved >= moved && states_first &&
+            host_bytes_of(program) <= s.options.host_memory && plan->peak_bytes <= peak;
+    stored = file;
+    moved = (int64_t) all_moved;
+    ts_program_destroy(&program);
+  }
+  tap_ok(right && stored > host / 3, "of %lld bytes that leave a device the host's memory keeps as many as it may",
+         (long long) host);
+  s.options.host_memory = 1;
+  ts_program *program = ts_program_create(&s.options);
+  tap_ok(program->plan->arena_bytes[TS_ARENA_PINNED] == 0, "of too little everything is in files");
+  ts_program_destroy(&program);
+  ts_deck_destroy(&s.deck);
+  grid_backend = NULL;
+}
+
 int main(void) {
   test_choices("zero_optimization.stage=3" NO_GRADIENTS, 1);
   test_choices("zero_optimization.stage=3 bf16.enabled=true gradient_accumulation_steps=3" NO_GRADIENTS, 2);
   test_choices("zero_optimization.stage=2 bf16.enabled=true", 2);
   test_order();
   test_fewest();
+  test_beside();
   return tap_done();
 }

@@ -66,7 +66,8 @@ struct ts_engine {
   int n_programs;
   ts_memory_share memory; /* of the host, as it was before anything was taken */
   int64_t resident;       /* bytes of the process that had most, at that time */
-  int64_t budget;         /* where ts_deck_fits_offload: bytes that a rank may take */
+  int64_t budget;         /* where ts_deck_fits_offload: bytes that a rank may take, */
+  int64_t host_budget;    /* of the host's memory beside a device; 0: any number */
   ts_offload_stay stay;   /* and what stays so */
   ts_timeouts timeouts;
   ts_store *store;       /* NULL: all state is in memory */
@@ -114,6 +115,10 @@ void ts_engine_find_memory(ts_engine *engine);
 int64_t ts_engine_peak(const ts_engine *engine);
 int64_t ts_engine_taken(const ts_engine *engine);
 int64_t ts_engine_limit(const ts_engine *engine);
+
+/** What they take of the host's memory beside a device, with a copy of the state where one is made for checkpoints,
+ * bytes. Not collective. */
+int64_t ts_engine_host_bytes(const ts_engine *engine);
 
 /** Fit the programs into the memory of this rank's device and, all ranks of a node together, of its host?  Not
  * collective.

@@ -83,16 +83,24 @@ void ts_engine_find_memory(ts_engine *e) {
 
 /* Beside devices the host keeps copies of the inputs, state that is offloaded and, planned or taken when one is saved,
  * copies of the state. */
-static int64_t host_bytes(const ts_engine *e) {
+int64_t ts_engine_host_bytes(const ts_engine *e) {
   const ts_program *const *program = (const ts_program *const *) e->program, *train = program[TS_PROGRAM_TRAIN];
   bool copied = train != NULL && !ts_plan_offloads(train->plan); /* else a checkpoint is written from there */
   int64_t saved = copied ? ts_saved_bytes(train->graph, train->layout) : 0;
   return ts_executor_host_bytes(program, TS_N_PROGRAMS) + saved;
 }
 
+/* Beside a device. */
+static const char *way_to_files(const ts_engine *e) {
+  return !ts_deck_offloads(e->deck) || ts_deck_files(e->deck)[0] != 0
+             ? ""
+             : "; zero_optimization.offload_optimizer.device = \"auto\" with an nvme_path, a directory, keeps in files "
+               "what has no room";
+}
+
 static ts_status check_host_memory(const ts_engine *e, ts_error *err) {
   int ranks = ts_world_local_size(e->world);
-  int64_t each = host_bytes(e);
+  int64_t each = ts_engine_host_bytes(e);
   if (each <= e->memory.bytes) {
     return TS_OK;
   }
@@ -101,9 +109,10 @@ static ts_status check_host_memory(const ts_engine *e, ts_error *err) {
       err,
       "not enough memory beside the GPUs: for checkpoints, inputs and offloaded state %d rank%s "
       "of %s need %s of the host's memory each, and can have %s each%s; ways out: a higher zero_optimization.stage, "
-      "more nodes",
+      "more nodes%s",
       ranks, ranks > 1 ? "s" : "", ts_world_node_name(e->world, ts_world_rank(e->world)),
-      ts_human_bytes((double) each, need), ts_human_bytes((double) e->memory.bytes, have), e->memory.why);
+      ts_human_bytes((double) each, need), ts_human_bytes((double) e->memory.bytes, have), e->memory.why,
+      way_to_files(e));
 }
 
 /* What is kept of a text is another way out. */
@@ -284,7 +293,8 @@ static const char *way_out(const ts_engine *e) {
 static ts_status check_limits(const ts_engine *e, ts_error *err) {
   const char *key;
   int64_t limit = deck_limit(e, &key), peak = ts_engine_peak(e) + ts_engine_taken(e);
-  int64_t hosts = e->backend->device != NULL ? e->deck->run.host_memory_limit : 0, host = hosts > 0 ? host_bytes(e) : 0;
+  int64_t hosts = e->backend->device != NULL ? e->deck->run.host_memory_limit : 0,
+          host = hosts > 0 ? ts_engine_host_bytes(e) : 0;
   ts_status status = TS_OK;
   if (limit > 0 && peak > limit) {
     status = ts_deck_error(e->deck, key, err, "%lld bytes: a rank needs %lld MB%s", (long long) limit, megabytes(peak),
@@ -294,8 +304,8 @@ static ts_status check_limits(const ts_engine *e, ts_error *err) {
     status =
         ts_deck_error(e->deck, "run.host_memory_limit", err,
                       "%lld bytes: a rank needs %lld MB of the host's memory beside its GPU; more ranks, and states "
-                      "in fewer bits (optimizer.state_dtype), need less each",
-                      (long long) hosts, megabytes(host));
+                      "in fewer bits (optimizer.state_dtype), need less each%s",
+                      (long long) hosts, megabytes(host), way_to_files(e));
   }
   return status;
 }

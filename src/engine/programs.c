@@ -49,7 +49,8 @@ static ts_program_options options_of(const ts_engine *e, const ts_engine_options
                               .seeded = (o->abilities & TS_CAN_SEED) != 0,
                               .defers = (o->abilities & TS_CAN_DEFER) != 0,
                               .stay = e->stay,
-                              .memory = e->budget};
+                              .memory = e->budget,
+                              .host_memory = e->host_budget};
 }
 
 /* A program that shares state with those before; the first has the layout. */
@@ -134,12 +135,20 @@ static ts_program_options options_to_fit(const ts_engine *e, const ts_engine_opt
                              : options_of(e, o, TS_MODEL_LOGITS, texts);
 }
 
+/* Of the host's memory beside a device; 0: nobody knows. */
+static int64_t host_limit(const ts_engine *e) {
+  const int64_t here = e->memory.bytes < INT64_MAX ? e->memory.bytes / SPARE * (SPARE - 1) : 0;
+  return e->backend->device != NULL ? ts_budget_lower(e->deck->run.host_memory_limit, here) : 0;
+}
+
 /* Programs of an engine have the same state, so the first one decides what stays; what others take beside it is then
  * known, and taken off its budget. */
 static void add_programs_that_fit(ts_engine *e, const ts_engine_options *o) {
   int64_t limit = ts_engine_limit(e);
   e->budget = limit > 0 ? limit : ts_engine_memory_of_rank(e) / SPARE * (SPARE - 1);
-  const int64_t budget = e->budget;
+  const int64_t budget = e->budget, host_budget = host_limit(e);
+  const bool files = ts_deck_files(o->deck)[0] != 0;
+  e->host_budget = files ? host_budget : 0;
   for (int tries = 0; tries < 3; ++tries) {
     const ts_program_options options = options_to_fit(e, o);
     ts_offload_stay stay = ts_budget_decide(&options);
@@ -151,10 +160,13 @@ static void add_programs_that_fit(ts_engine *e, const ts_engine_options *o) {
     int64_t excess = ts_engine_peak(e) - budget;
     bool first_fits = ts_engine_program(e)->plan->peak_bytes <= e->budget;
     bool again = tries < 2 && budget > 0 && excess > 0 && excess < e->budget && first_fits;
-    if (agree_fitting(e, (fitting){.excess = again ? excess : 0}).excess == 0) {
+    int64_t beside = e->host_budget > 0 ? ts_engine_host_bytes(e) - host_budget : 0;
+    bool again_beside = tries < 2 && beside > 0 && beside < e->host_budget;
+    if (agree_fitting(e, (fitting){.excess = again ? excess : again_beside ? beside : 0}).excess == 0) {
       break;
     }
     e->budget -= again ? excess : 0;
+    e->host_budget -= again_beside ? beside : 0;
     ts_free(e->stay.of_part);
     e->stay = (ts_offload_stay){0};
     ts_engine_drop_programs(e);

@@ -76,6 +76,8 @@ typedef struct ts_part {
   bool of_stage; /**< This rank's stage has it. */
   /** Of state that may leave what does not: its optimizer's, its values, its gradients (ts_offload_choose). */
   bool states_stay, values_stay, gradients_stay;
+  /** Of what leaves by device = "auto" what goes to files instead of the host's memory beside a device, likewise. */
+  bool states_stored, values_stored, gradients_stored;
   bool values_beside; /**< And of values that would be in a file, those in the host's memory beside a device. */
   bool here;          /**< That, or a copy: what it knows of others' is this table alone. */
 } ts_part;

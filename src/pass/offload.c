@@ -44,16 +44,22 @@ static ts_space space_of_gradients(const ts_pass_context *context, const ts_part
   return leave && context->use == TS_MODEL_TRAIN ? space_of_states(context, part) : TS_SPACE_BACKEND;
 }
 
+/* What has no room in the host's memory goes on to a file, where the deck leaves that open. */
+static ts_space farther(const ts_deck_offload *offload, ts_space space, bool stored) {
+  return stored && space == TS_SPACE_PINNED && strcmp(offload->device, "auto") == 0 ? TS_SPACE_FILE : space;
+}
+
 ts_space ts_offload_space(const ts_pass_context *context, const ts_part *part, ts_state state) {
+  const ts_deck_zero *zero = &context->deck->zero_optimization;
   ts_purpose purpose = ts_state_get(state)->purpose;
   bool states = purpose == TS_PURPOSE_OPTIMIZER && !part->states_stay && context->use == TS_MODEL_TRAIN;
   bool values = purpose == TS_PURPOSE_PARAMETER && !part->values_stay;
   bool gradients = purpose == TS_PURPOSE_GRADIENT && !part->gradients_stay;
-  return states                          ? space_of_states(context, part)
+  return states ? farther(&zero->offload_optimizer, space_of_states(context, part), part->states_stored)
          : values && part->values_beside ? TS_SPACE_PINNED
-         : values                        ? space_of_values(context, part)
-         : gradients                     ? space_of_gradients(context, part)
-                                         : TS_SPACE_BACKEND;
+         : values    ? farther(&zero->offload_param, space_of_values(context, part), part->values_stored)
+         : gradients ? farther(&zero->offload_optimizer, space_of_gradients(context, part), part->gradients_stored)
+                     : TS_SPACE_BACKEND;
 }
 
 /* ---- what stays ---- */
@@ -155,9 +161,14 @@ void ts_offload_choose(const ts_pass_context *context, ts_layout *layout) {
     return;
   }
   for (int i = 0; i < layout->n_parts; ++i) {
-    layout->part[i].states_stay = of_part == NULL ? context->stay.all : (of_part[i] & TS_STATES_STAY) != 0;
-    layout->part[i].values_stay = of_part == NULL ? context->stay.all : (of_part[i] & TS_VALUES_STAY) != 0;
-    layout->part[i].gradients_stay = of_part == NULL ? context->stay.all : (of_part[i] & TS_GRADIENTS_STAY) != 0;
+    ts_part *part = &layout->part[i];
+    const unsigned char bits = of_part != NULL ? of_part[i] : context->stay.all ? TS_STORED - 1 : 0;
+    part->states_stay = (bits & TS_STATES_STAY) != 0;
+    part->values_stay = (bits & TS_VALUES_STAY) != 0;
+    part->gradients_stay = (bits & TS_GRADIENTS_STAY) != 0;
+    part->states_stored = (bits & TS_STORED * TS_STATES_STAY) != 0;
+    part->values_stored = (bits & TS_STORED * TS_VALUES_STAY) != 0;
+    part->gradients_stored = (bits & TS_STORED * TS_GRADIENTS_STAY) != 0;
   }
 }
 

@@ -14,8 +14,9 @@
 /** Bytes of a file with one hash, at most. */
 #define TS_OFFLOAD_BLOCK ((int64_t) 1 << 20)
 
-/** Bits of ts_offload_stay.of_part. */
-enum { TS_STATES_STAY = 1, TS_VALUES_STAY = 2, TS_GRADIENTS_STAY = 4 };
+/** Bits of ts_offload_stay.of_part: what stays; and, a TS_STORED times it, what of the rest goes to files where it
+ * could be in the host's memory beside a device (device = "auto"). */
+enum { TS_STATES_STAY = 1, TS_VALUES_STAY = 2, TS_GRADIENTS_STAY = 4, TS_STORED = 8 };
 
 /** Choose which parts' states, values and gradients stay of those that may leave: those of context->stay, or as many
  * elements as the deck says, of parts whose sizes fill that best, of equal ones the first; gradients then as their

@@ -53,7 +53,7 @@ typedef struct scheduler {
   int n_pending;
   ts_nid *copy; /* likewise copies */
   int n_copies;
-  int64_t behind; /* bytes that may wait to be written */
+  int64_t behind[TS_N_SPACES]; /* bytes that may wait to be written there */
 } scheduler;
 
 static void emit_instruction(scheduler *s, ts_instruction_kind kind, ts_nid node) {
@@ -151,22 +151,24 @@ static int64_t copied_bytes(const ts_graph *g, const ts_node *copy) {
   return ts_tensor_bytes(g, copy->out[0]);
 }
 
-/* What the largest update writes. */
-static int64_t largest_update(const ts_graph *g) {
+/* What the largest update writes to a space. */
+static int64_t largest_update(const ts_graph *g, ts_space space) {
   int64_t most = 0, here = 0;
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
-    here = ts_node_takes(&g->node[n]) ? here + copied_bytes(g, &g->node[n]) : 0;
+    const ts_node *node = &g->node[n];
+    here = ts_node_takes(node) ? here + (ts_node_copies(node) == space ? copied_bytes(g, node) : 0) : 0;
     most = here > most ? here : most;
   }
   return most;
 }
 
-static void bound_behind(scheduler *s, int64_t bytes) {
+static void bound_behind(scheduler *s, ts_space space, int64_t bytes) {
   int64_t waiting = bytes;
   for (int i = s->n_copies - 1; i >= 0; --i) {
     const ts_node *copy = &s->graph->node[s->copy[i]];
-    waiting += ts_node_takes(copy) ? copied_bytes(s->graph, copy) : 0;
-    if (ts_node_takes(copy) && waiting > s->behind) {
+    bool counts = ts_node_takes(copy) && ts_node_copies(copy) == space;
+    waiting += counts ? copied_bytes(s->graph, copy) : 0;
+    if (counts && waiting > s->behind[space]) {
       wait_for_copy(s, i); /* and with it those before it, one after another */
     }
   }
@@ -176,7 +178,7 @@ static void place_copy(scheduler *s, ts_nid n) {
   const ts_node *node = &s->graph->node[n];
   wait_for_conflicts(s, node);
   if (ts_node_takes(node)) {
-    bound_behind(s, copied_bytes(s->graph, node));
+    bound_behind(s, ts_node_copies(node), copied_bytes(s->graph, node));
   }
   emit_instruction(s, TS_ISSUE, n);
   s->copy[s->n_copies++] = n;
@@ -263,8 +265,10 @@ void ts_pass_schedule(ts_graph **graph, ts_pass_context *context) {
                  .place = place,
                  .schedule = ts_calloc(1, sizeof *s.schedule),
                  .pending = ts_malloc(((size_t) g->n_nodes + 1) * sizeof *s.pending),
-                 .copy = ts_malloc(((size_t) g->n_nodes + 1) * sizeof *s.copy),
-                 .behind = ts_offload_behind(context->deck) * largest_update(g)};
+                 .copy = ts_malloc(((size_t) g->n_nodes + 1) * sizeof *s.copy)};
+  for (ts_space space = 0; space < TS_N_SPACES; ++space) {
+    s.behind[space] = ts_offload_behind(context->deck) * largest_update(g, space);
+  }
   int phase = 0, chunk = 0;
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
     if (ts_node_is_window(&g->node[n])) {

@@ -4,6 +4,7 @@
 #include "graph/op.h"
 #include "pass/state.h"
 #include "pass/storage.h"
+#include "run/executor.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -42,6 +43,10 @@ int64_t ts_budget_memory(const ts_program_options *o) {
   const ts_deck_run *run = &o->deck->run;
   int64_t limit = ts_budget_lower(o->memory, run->memory_limit);
   return o->target.backend->device != NULL ? limit : ts_budget_lower(limit, run->host_memory_limit);
+}
+
+int64_t ts_budget_host_memory(const ts_program_options *o) {
+  return o->target.backend->device != NULL ? ts_budget_lower(o->host_memory, o->deck->run.host_memory_limit) : 0;
 }
 
 /* ---- plans ---- */
@@ -389,7 +394,7 @@ static void try_units(const search *s, outcome found, ts_offload_stay *chosen) {
   }
 }
 
-ts_offload_stay ts_budget_decide(const ts_program_options *options) {
+static ts_offload_stay decide_what_stays(const ts_program_options *options) {
   const ts_deck *deck = options->deck;
   const bool may = ts_program_may_go_by_unit(options) && deck->gradient_accumulation_steps > 1;
   const bool always = may && strcmp(deck->run.accumulation_order, "unit") == 0;
@@ -414,4 +419,53 @@ ts_offload_stay ts_budget_decide(const ts_program_options *options) {
     try_units(&s, found, &chosen);
   }
   return chosen;
+}
+
+/* ---- and what has no room beside a device ---- */
+
+/* Of the list the last `n`, which are copied least for their bytes, go to files. */
+static void store_last(const search *s, int n, ts_offload_stay *stay) {
+  for (int i = 0; i < s->n; ++i) {
+    const unsigned char bit = (unsigned char) (TS_STORED * s->item[i].kind);
+    unsigned char *bits = &stay->of_part[s->item[i].part];
+    *bits = (unsigned char) (i >= s->n - n ? *bits | bit : *bits & ~bit);
+  }
+}
+
+static int64_t host_bytes(const search *s, ts_offload_stay stay) {
+  ts_program *program = plan_with(s, stay);
+  const int64_t bytes = ts_executor_host_bytes((const ts_program *const *) &program, 1);
+  ts_program_destroy(&program);
+  return bytes;
+}
+
+/* As few as can be; all, where that does not suffice. */
+static void store_some(const ts_program_options *options, int64_t most, ts_offload_stay *stay) {
+  search s = {.options = options};
+  ts_program *program = plan_with(&s, *stay);
+  bool fits = ts_executor_host_bytes((const ts_program *const *) &program, 1) <= most;
+  if (!fits) {
+    find_items(&s, program);
+  }
+  ts_program_destroy(&program);
+  if (s.n > 0 && stay->of_part == NULL) {
+    stay->of_part = ts_calloc((size_t) s.n_parts + 1, 1);
+  }
+  int few = 0, enough = s.n;
+  while (enough - few > 1) {
+    int middle = few + (enough - few) / 2;
+    store_last(&s, middle, stay);
+    *(host_bytes(&s, *stay) <= most ? &enough : &few) = middle;
+  }
+  store_last(&s, enough, stay);
+  ts_free(s.item);
+}
+
+ts_offload_stay ts_budget_decide(const ts_program_options *options) {
+  ts_offload_stay stay = decide_what_stays(options);
+  const int64_t beside = ts_budget_host_memory(options);
+  if (beside > 0 && ts_deck_files(options->deck)[0] != 0) {
+    store_some(options, beside, &stay);
+  }
+  return stay;
 }

@@ -16,6 +16,9 @@ static inline int64_t ts_budget_lower(int64_t a, int64_t b) {
  * the host's either; 0: any number. Not collective. */
 int64_t ts_budget_memory(const ts_program_options *options);
 
+/** The bytes that it may take of the host's memory beside a device, likewise; on processors 0. Not collective. */
+int64_t ts_budget_host_memory(const ts_program_options *options);
+
 /** What stays, so that the program of \a options fits, and as little as can be is copied.
  *
  * All of it, where that fits.  Else what saves most bytes a step for those it takes, as far as it fits, the largest
@@ -25,7 +28,8 @@ int64_t ts_budget_memory(const ts_program_options *options);
  * most: stage3_max_live_parameters is the deck's, or 0, whichever copies less.  Updates wait for the next forward where
  * something fits so; else all are made at once, which takes less.  With run.accumulation_order = "auto" as many
  * micro-batches go together as fit where all has left, if that copies less.  As what stays is as much as can be, no
- * choice wants less of the host's memory beside a device.
+ * choice wants less of the host's memory beside a device; what has no room there goes to files, if the deck has a
+ * directory for them, what is copied least for its bytes first: states of the optimizer, then gradients and parameters.
  *
  * The same deck, rank, target and memory give the same choice.  Ranks may choose otherwise than others: messages depend
  * on .live and .together alone, which they have to agree on.

@@ -28,6 +28,7 @@ typedef struct ts_program_options {
   bool evaluates;      /**< TRAIN: a program of the model's evaluation comes too: ts_program_check builds both. */
   ts_step_order order; /**< TRAIN: of its runs; zero accumulates gradients, micro-batch by micro-batch. */
   int64_t memory;      /**< Bytes that a rank may take where it computes, for device = "auto"; 0: what the deck says. */
+  int64_t host_memory; /**< And of the host's memory beside a device. */
   ts_offload_stay stay;    /**< Where it is decided: what ts_budget_decide said, borrowed; else the program decides. */
   const ts_layout *layout; /**< Layout of the engine's first program, borrowed; NULL makes (and owns) one. */
   const struct ts_stages *stages; /**< Its cut, likewise, where layout is not NULL. */
