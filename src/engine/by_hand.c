@@ -253,6 +253,7 @@ static void set_betas(ts_engine *e) {
   ts_engine_set_scalar(e, TS_PROGRAM_TRAIN, 0, "accumulate", h->backwards > 0);
   ts_engine_set_scalar(e, TS_PROGRAM_TRAIN, 0, "accumulate_local", h->local);
   ts_engine_set_scalar(e, TS_PROGRAM_TRAIN, 0, "accumulate_reduced", h->reduced);
+  ts_engine_set_scalar(e, TS_PROGRAM_TRAIN, 0, "nought", 0);
 }
 
 static void run_backward(ts_engine *e, double weight) {

@@ -128,6 +128,7 @@ static void set_micro_batch(ts_engine *e, ts_run run) {
   ts_engine_set_scalar(e, which, ts_run_slot(run), "accumulate_local", run.micro_batch > 0);
   ts_engine_set_scalar(e, which, ts_run_slot(run), "accumulate_reduced", 0);
   ts_engine_set_scalar(e, which, ts_run_slot(run), "one", 1);
+  ts_engine_set_scalar(e, which, ts_run_slot(run), "nought", 0);
   ts_engine_forget_seeds(e, ts_run_slot(run));
 }
 

@@ -14,8 +14,7 @@ static bool owns_loss(const ts_mesh *mesh, const ts_record_row *row) {
   return row->loss != TS_NONE && (row->loss_is_split || mesh->coord[TS_AXIS_TP] == 0);
 }
 
-/* The sum of squares of this rank's shard of a part. */
-static ts_tid add_squares(ts_site at, const ts_layout *layout, const ts_part *part, ts_tid shard) {
+ts_tid ts_record_squares(ts_site at, const ts_layout *layout, const ts_part *part, ts_tid shard) {
   ts_range *range;
   int64_t begin = ts_part_begin(part), end = part->owned ? ts_part_end(part) : begin;
   int n = ts_layout_ranges(layout, part, begin, end, &range);
@@ -45,8 +44,9 @@ static ts_tid make_row(ts_site at, const ts_mesh *mesh, const ts_layout *layout,
   for (int i = 0; i < layout->n_parts; ++i) {
     if (row->squares && ts_part_has_norm(&layout->part[i])) {
       bool here = row->shard[i] != TS_NONE;
-      ts_tid shard = here && row->bring != NULL ? row->bring(row->user, at, row->shard[i]) : row->shard[i];
-      entry[n_entries++] = here ? add_squares(at, layout, &layout->part[i], shard) : nothing(at, "no_squares");
+      entry[n_entries++] = row->sum[i] != TS_NONE ? row->sum[i]
+                           : here                 ? ts_record_squares(at, layout, &layout->part[i], row->shard[i])
+                                                  : nothing(at, "no_squares");
       ++*n;
     }
   }

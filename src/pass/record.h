@@ -17,12 +17,10 @@ typedef struct ts_record_row {
   ts_tid balance;        /**< Likewise of the loss of experts' balance; TS_NONE: there is none. */
   bool loss_is_split;    /**< Ranks along tp have the loss of their own tokens each, else all have the same. */
   bool squares;          /**< There are gradients: the row has squares of each part that has a norm. */
-  const ts_tid *shard;   /**< Per part of the layout: this rank's reduced gradient, TS_NONE of parts without. */
+  const ts_tid *shard;   /**< Per part of the layout: this rank's reduced gradient, TS_NONE of parts without; */
+  const ts_tid *sum;     /**< or the sum of its squares (ts_record_squares), where that is known. */
   ts_loss_scaler scaler; /**< Of the gradients; unless its rule is NONE the record reads their scale. */
   bool keep_nonfinite;   /**< Update whatever the norm is. */
-  /** Writes what brings a shard that lives elsewhere, just before it is read; NULL: all are at hand. */
-  ts_tid (*bring)(void *user, ts_site at, ts_tid shard);
-  void *user;
 } ts_record_row;
 
 /** What every rank knows after it. */
@@ -34,6 +32,10 @@ typedef struct ts_record_result {
 
 /** Add the nodes to the segment of \a at. Not collective (it only writes nodes). */
 ts_record_result ts_record_add(ts_site at, const ts_mesh *mesh, const ts_layout *layout, const ts_record_row *row);
+
+/** The sum of squares, [1] fp64, of this rank's reduced gradient of a part; of a replica of it 0. Not collective (it
+ * only writes nodes). */
+ts_tid ts_record_squares(ts_site at, const ts_layout *layout, const ts_part *part, ts_tid shard);
 
 /** The state that has the loss scale, made at the first call: whoever reads it first, since a rewrite leaves out what
  * nobody reads, as where a model has no loss. Not collective. */

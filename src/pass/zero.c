@@ -133,7 +133,7 @@ static void make_storage(ts_zero *z) {
   for (int i = 0; i < z->layout->n_parts; ++i) {
     const ts_part *part = &z->layout->part[i];
     ts_part_state *s = &z->part[i];
-    s->param = s->whole = s->gradient = s->shard = s->updated = s->fresh = s->sum = TS_NONE;
+    s->param = s->whole = s->gradient = s->shard = s->updated = s->fresh = s->sum = s->squares = TS_NONE;
     if (!part->here) {
       continue;
     }

@@ -18,6 +18,7 @@ typedef struct ts_part_state {
   ts_tid gradient; /* whole (ts_zero_sums_whole) or shard */
   ts_tid sum;      /* of a gradient, or shard, that lives elsewhere: a copy of it, to which a micro-batch's are added */
   ts_tid shard;    /* this rank's reduced gradient */
+  ts_tid squares;  /* the sum of its squares, where it lives elsewhere: made before it goes there */
   ts_tid updated;  /* this rank's new values, where the others need them too */
   ts_tid fresh;    /* this rank's new values */
   /* By micro-batch of those that are together: the gradient of each parameter, or where it sums them the sum with it;
@@ -178,8 +179,9 @@ void ts_zero_count_loads(ts_zero *z);
 void ts_zero_collect_tied(ts_zero *z, ts_site at);
 void ts_zero_spread_tied(ts_zero *z, ts_site at);
 
-/** The scalar that is 1, made at the first call. Not collective. */
+/** The scalars that are 1 and 0, made at the first call. Not collective. */
 ts_tid ts_zero_one(ts_zero *z);
+ts_tid ts_zero_nought(ts_zero *z);
 
 /** Values that every sweep of the optimizer reads. */
 typedef struct ts_zero_control {

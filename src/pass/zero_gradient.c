@@ -2,6 +2,7 @@
 #include "pass/zero.h"
 
 #include "base/memory.h"
+#include "pass/record.h"
 #include "pass/step.h"
 
 /* A unit that fills this many elements is reduced at once even where the bucket would hold more: reductions then run
@@ -35,9 +36,27 @@ static ts_tid sums_of(ts_zero *z, ts_site at, ts_part_state *s, ts_tid home) {
   return s->sum;
 }
 
+/* The record wants the squares of what goes elsewhere: made while it is at hand, and kept for that.  Of several
+ * micro-batches the last one's is the sum's.  A program that goes through a step by hand may write gradients before the
+ * record. */
+static void keep_squares(ts_zero *z, ts_site at, int index, ts_tid home, ts_tid x) {
+  const ts_part *part = &z->layout->part[index];
+  if (ts_zero_is_elsewhere(z, home) && ts_part_has_norm(part) && !z->context->by_hand) {
+    char *name = ts_format("%s.squares_sum", part->name);
+    ts_tid kept = ts_graph_state(at.graph, name, (ts_held){TS_STATE_SUM, -1, true}, TS_F64, TS_SHAPE(1), part->unit);
+    z->part[index].squares =
+        ts_build_accumulate(at, name, kept, ts_record_squares(at, z->layout, part, x), ts_zero_nought(z));
+    ts_free(name);
+  }
+}
+
 /* With one piece more reduced.  It goes back with the last of all. */
-static void keep_reduced(ts_zero *z, ts_site at, ts_part_state *s, ts_tid reduced, bool last) {
+static void keep_reduced(ts_zero *z, ts_site at, int index, ts_tid reduced, bool last) {
+  ts_part_state *s = &z->part[index];
   bool stays = !last && ts_zero_is_elsewhere(z, s->shard);
+  if (!stays) {
+    keep_squares(z, at, index, s->shard, reduced);
+  }
   s->shard = stays ? s->shard : ts_zero_put_back(z, at, s->shard, reduced);
   s->sum = stays ? reduced : TS_NONE;
 }
@@ -56,7 +75,7 @@ static void reduce(ts_zero *z, ts_site at, ts_bucket *b) {
                                      every_micro_batch ? z->beta_of_bucket : z->beta_reduced, b->n, b->piece);
   for (int i = 0; i < b->n; ++i) {
     bool ends = b->piece[i].end == z->layout->part[b->part[i]].shard;
-    keep_reduced(z, at, &z->part[b->part[i]], y + i, last && ends);
+    keep_reduced(z, at, b->part[i], y + i, last && ends);
   }
   if (z->stage == 0) {
     gather_gradients(z, at, b);
@@ -105,7 +124,9 @@ static void complete_gradient(ts_zero *z, ts_site at, int part_index, int64_t m)
     send(z, at, part_index, pack(z, at, part, produced, part->count));
     return;
   }
-  s->gradient = ts_zero_put_back(z, at, s->gradient, pack(z, at, part, produced, ts_zero_whole(part)));
+  ts_tid packed = pack(z, at, part, produced, ts_zero_whole(part));
+  keep_squares(z, at, part_index, s->gradient, packed);
+  s->gradient = ts_zero_put_back(z, at, s->gradient, packed);
   if (ts_zero_is_spread(part)) {
     s->shard = z->context->defers ? s->shard : ts_zero_my_window(at, part, s->gradient);
     send(z, at, part_index, s->gradient);

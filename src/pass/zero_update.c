@@ -342,7 +342,7 @@ static ts_zero_control control_before(ts_zero *z) {
 
 /* For the next step: whatever was there, times nought, and these. */
 static void keep_control(ts_zero *z, ts_zero_control *c) {
-  ts_tid nought = ts_record_scalar(site(z), "nought", TS_F32, 1);
+  ts_tid nought = ts_zero_nought(z);
   for (int i = 0; i < KEPT; ++i) {
     char *name = ts_format("%s.kept", kept[i].name);
     ts_build_accumulate(site(z), name, ts_graph_find(z->rewrite.to, kept[i].name), *kept_value(c, i), nought);
@@ -379,9 +379,17 @@ void ts_zero_update_late(ts_zero *z) {
 
 /* ---- all of it ---- */
 
+static ts_tid constant(ts_zero *z, const char *name) {
+  ts_tid there = ts_graph_find(z->rewrite.to, name);
+  return there != TS_NONE ? there : ts_record_scalar(site(z), name, TS_F32, 1);
+}
+
 ts_tid ts_zero_one(ts_zero *z) {
-  ts_tid one = ts_graph_find(z->rewrite.to, "one");
-  return one != TS_NONE ? one : ts_record_scalar(site(z), "one", TS_F32, 1);
+  return constant(z, "one");
+}
+
+ts_tid ts_zero_nought(ts_zero *z) {
+  return constant(z, "nought");
 }
 
 /* Directions are scaled when they are made. */
@@ -395,8 +403,12 @@ static ts_tid scale_of_directions(ts_zero *z) {
   return needed ? ts_zero_one(z) : TS_NONE;
 }
 
-static ts_tid bring_shard(void *user, ts_site at, ts_tid shard) {
-  return ts_zero_bring(user, at, shard);
+/* Of a gradient that lives elsewhere: as its last sum was made, or of what is brought now. */
+static ts_tid squares_of(ts_zero *z, int index) {
+  const ts_part_state *s = &z->part[index];
+  const ts_part *part = &z->layout->part[index];
+  bool brought = s->squares == TS_NONE && ts_zero_is_elsewhere(z, s->shard) && ts_part_has_norm(part);
+  return brought ? ts_record_squares(site(z), z->layout, part, ts_zero_bring(z, site(z), s->shard)) : s->squares;
 }
 
 void ts_zero_add_update(ts_zero *z, ts_tid loss, ts_tid valid, ts_tid balance) {
@@ -404,8 +416,10 @@ void ts_zero_add_update(ts_zero *z, ts_tid loss, ts_tid valid, ts_tid balance) {
     ts_zero_collect_tied(z, site(z));
   }
   ts_tid *shard = ts_malloc((size_t) z->layout->n_parts * sizeof *shard);
+  ts_tid *sum = ts_malloc((size_t) z->layout->n_parts * sizeof *sum);
   for (int i = 0; i < z->layout->n_parts; ++i) {
     shard[i] = z->part[i].shard;
+    sum[i] = squares_of(z, i);
   }
   const ts_deck *deck = z->context->deck;
   ts_record_row row = {.loss = loss,
@@ -413,8 +427,7 @@ void ts_zero_add_update(ts_zero *z, ts_tid loss, ts_tid valid, ts_tid balance) {
                        .balance = balance,
                        .loss_is_split = z->context->shards != NULL && z->context->shards->loss_by_rows,
                        .shard = shard,
-                       .bring = bring_shard,
-                       .user = z,
+                       .sum = sum,
                        .squares = ts_zero_is_training(z)};
   if (ts_zero_is_training(z)) {
     row.scaler = ts_deck_loss_scaler(deck);
@@ -422,6 +435,7 @@ void ts_zero_add_update(ts_zero *z, ts_tid loss, ts_tid valid, ts_tid balance) {
   }
   ts_record_result record = ts_record_add(site(z), z->context->mesh, z->layout, &row);
   ts_free(shard);
+  ts_free(sum);
   if (!ts_zero_is_training(z)) {
     return;
   }
