@@ -166,14 +166,15 @@ static void test_sets(void) {
                   "run.steps=3e2",
                   "frozen=[\"wte\", \"h.0\"]",
                   "data.path=my file.txt",
-                  "bf16.enabled=auto"};
+                  "bf16.enabled=auto",
+                  "run.directory=."};
   ts_deck *d = NULL;
   ts_error err = {0};
-  ts_deck_read_text("good.cfg", GOOD_DECK "run = { steps = 9; };\n", sets, 7, &d, &err);
+  ts_deck_read_text("good.cfg", GOOD_DECK "run = { steps = 9; };\n", sets, 8, &d, &err);
   tap_ok(d != NULL, "--set: %s", d != NULL ? "reads" : err.text);
   tap_ok(strcmp(d->run.device, "cpu") == 0 && d->optimizer.params.lr == 0.5 && d->optimizer.params.eps == 1e-6 &&
              d->run.steps == 300 && d->frozen.n == 2 && strcmp(d->frozen.items[1], "h.0") == 0 &&
-             strcmp(d->data.path, "my file.txt") == 0,
+             strcmp(d->data.path, "my file.txt") == 0 && strcmp(d->run.directory, ".") == 0,
          "--set overrides the file; the last one wins; words need no quotes");
   ts_deck_destroy(&d);
   ts_error_clear(&err);

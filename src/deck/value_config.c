@@ -339,7 +339,7 @@ ts_status ts_value_from_word(ts_source *source, const char *file, const char *wo
   ts_value root = {0};
   ts_error problem = {0};
   ts_status status = read_config_text(source, file, text, strlen(text), false, &root, &problem);
-  bool single = status == TS_OK && root.n == 1;
+  bool single = status == TS_OK && root.n == 1 && strcmp(word, ".") != 0; /* libconfig has that directory for 0 */
   if (single) {
     *value = root.items[0];
     root.items[0] = (ts_value){0};
