@@ -144,6 +144,12 @@ test_offload() {
       --set activation_checkpointing.cpu_checkpointing=true
     ok "what blocks keep waits in the host's memory ($policy): the same bits" both clean "same blocks $policy"
   done
+  all="--set model.n_layer=4 --set run.steps=4 --set bf16.enabled=true --set run.algorithms=blocks/algorithms.txt"
+  # shellcheck disable=SC2086
+  train 1 kept $all
+  # shellcheck disable=SC2086
+  SHIM_SEED=4 train 1 kept_away $all --set compile.offload_activation=true
+  ok "all that the backward reads, with nothing computed again: the same bits" both clean 'same kept kept_away'
   # shellcheck disable=SC2086
   train 2 stages $again --set pipeline.stages=2 --set run.algorithms=blocks/algorithms.txt
   # shellcheck disable=SC2086

@@ -628,6 +628,18 @@ static void test_spellings(void) {
          "cpu_offload is an offload to the host: nothing on processors, and said: %s", notes.text);
   ts_text_free(&notes);
   ts_deck_destroy(&d);
+  d = read_beside("{ \"compile\": {\"offload_opt_states\": true, \"offload_activation\": true},\n"
+                  "  \"activation_checkpointing\": {\"partition_activations\": true}, \"train_batch_size\": 4 }",
+                  "run = { offload_update = \"host\"; };", NULL);
+  ts_deck_notes(d, &notes);
+  tap_ok(strcmp(d->zero_optimization.offload_optimizer.device, "cpu") == 0 &&
+             strcmp(d->zero_optimization.offload_param.device, "none") == 0 && d->compile.offload_activation &&
+             strstr(notes.text, "compile.offload_activation: no effect on processors") != NULL &&
+             strstr(notes.text, "partition_activations: no effect: tensor_parallel.autotp_size is 1") != NULL &&
+             strstr(notes.text, "run.offload_update: \"host\": no effect on processors") != NULL,
+         "compile's offload is that of zero_optimization; what has no effect is said: %s", notes.text);
+  ts_text_free(&notes);
+  ts_deck_destroy(&d);
   d = read_beside("{ \"comms_config\": {\"verbose\": false}, \"monitor_config\": {\"enabled\": true, \"tag\": \"x\"},\n"
                   "  \"cuda_visible_devices\": 0, \"compile\": {\"disable\": false, \"backend\": \"inductor\"},\n"
                   "  \"train_batch_size\": 4 }",

@@ -104,7 +104,8 @@ static void check_stages(const char *name, const char *text) {
       "pipeline.schedule=1f1b zero_optimization.stage=2", "pipeline.schedule=zb_h1 zero_optimization.stage=3",
       "pipeline.schedule=interleaved zero_optimization.stage=3 zero_optimization.stage3_max_live_parameters=20000",
       "pipeline.schedule=zb_v zero_optimization.stage=1 activation_checkpointing.enabled=true",
-      "pipeline.schedule=1f1b zero_optimization.stage=3 tensor_parallel.autotp_size=2"};
+      "pipeline.schedule=1f1b zero_optimization.stage=3 tensor_parallel.autotp_size=2",
+      "pipeline.schedule=zb_h1 zero_optimization.stage=1 compile.offload_activation=true"};
   for (size_t i = 0; i < sizeof variant / sizeof *variant; ++i) {
     char *sets = ts_format("pipeline.stages=2 gradient_accumulation_steps=4 train_batch_size=\"auto\" %s", variant[i]);
     check_grid(name, text, sets, 4, TS_MODEL_TRAIN);
@@ -177,6 +178,7 @@ static void check_grids(const char *name, const char *text) {
   check_grid(name, text, STATES_AWAY " zero_optimization.stage=1 bf16.enabled=true " HOSTED, 4, TS_MODEL_TRAIN);
   check_grid(name, text, STATES_AWAY " zero_optimization.stage=2 " HOSTED, 2, TS_MODEL_TRAIN);
   check_grid(name, text, FILES " zero_optimization.offload_param.max_in_cpu=50000", 2, TS_MODEL_TRAIN);
+  check_grid(name, text, "compile.offload_activation=true bf16.enabled=true", 2, TS_MODEL_TRAIN);
   check_grid(name, text, FILES " activation_checkpointing={enabled=true;cpu_checkpointing=true;}", 2, TS_MODEL_TRAIN);
 }
 

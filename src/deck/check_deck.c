@@ -293,8 +293,24 @@ static void check_repeated(ts_reader *reader) {
   }
 }
 
+/* Where ranks along tp have all tokens each keeps all of them. */
+static void check_partition(ts_reader *reader) {
+  static const char path[] = "activation_checkpointing.partition_activations";
+  const ts_deck_tensor_parallel *tp = &reader->deck->tensor_parallel;
+  if (tp->autotp_size <= 1) {
+    ts_reader_note_idle(reader, path, "tensor_parallel.autotp_size is 1");
+  } else if (tp->sequence_parallel) {
+    ts_reader_note_idle(reader, path, "by tensor_parallel.sequence_parallel each rank has rows of its own");
+  } else if (reader->deck->activation_checkpointing.partition_activations) {
+    ts_reader_report(reader, TS_CHECK_REFUSED, path,
+                     "refused, not there yet for ranks that have all tokens; accepted: false, or "
+                     "tensor_parallel.sequence_parallel = true, by which each has rows of its own");
+  }
+}
+
 static void note_recomputation(ts_reader *reader) {
   check_repeated(reader);
+  check_partition(reader);
   if (!reader->deck->activation_checkpointing.enabled) {
     ts_reader_note_idle(reader, "activation_checkpointing.layers", "activation_checkpointing.enabled is false");
     ts_reader_note_idle(reader, "activation_checkpointing.policy", "activation_checkpointing.enabled is false");

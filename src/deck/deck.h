@@ -402,12 +402,16 @@ typedef struct ts_deck {
   ts_deck_zero zero_optimization;
   ts_deck_aio aio;
   struct {
-    bool enabled;           /**< Compute again in the backward what blocks made in the forward. */
-    char *policy;           /**< "auto", "block" or "sac". */
-    int64_t interval;       /**< Blocks of which one's input is kept; 0 as 1. */
-    ts_strings layers;      /**< Units or their classes; empty: all blocks. */
-    bool cpu_checkpointing; /**< On a GPU what is kept waits in the host's memory. */
+    bool enabled;               /**< Compute again in the backward what blocks made in the forward. */
+    char *policy;               /**< "auto", "block" or "sac". */
+    int64_t interval;           /**< Blocks of which one's input is kept; 0 as 1. */
+    ts_strings layers;          /**< Units or their classes; empty: all blocks. */
+    bool cpu_checkpointing;     /**< On a GPU what is kept waits in the host's memory. */
+    bool partition_activations; /**< Checked, not used: where it would do something it is refused. */
   } activation_checkpointing;
+  struct {
+    bool offload_activation; /**< On a GPU all that the backward reads waits in the host's memory. */
+  } compile;
   bool tiled_mlp_compute; /**< MLPs in tiles of rows (pass/tile). */
   ts_deck_elasticity elasticity;
   struct {

@@ -234,5 +234,8 @@ void ts_reader_resolve(ts_reader *reader) {
     ts_reader_note(reader, "activation_checkpointing.cpu_checkpointing: no effect on processors, where all is in host "
                            "memory");
   }
+  if (d->compile.offload_activation && strcmp(d->run.device, "cuda") != 0) {
+    ts_reader_note(reader, "compile.offload_activation: no effect on processors, where all is in host memory");
+  }
   ts_reader_note_auto(reader);
 }

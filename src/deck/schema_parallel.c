@@ -221,10 +221,15 @@ static const ts_key rows[] = {
     COMPILE("sync_after_allgather", BOOL, "false"),
     COMPILE("keep_int_input_tensors", BOOL, "true"),
     COMPILE("keep_all_input_tensors", BOOL, "false"),
-    LATER("compile.offload_activation", BOOL, "false", "offload of activations"),
-    LATER("compile.offload_activation_pin_memory", BOOL, "true", "offload of activations"),
-    LATER("compile.offload_opt_states", BOOL, "false", "offload of optimizer states"),
-    LATER("compile.offload_parameters", BOOL, "false", "offload of parameters"),
+    FLAG(
+        compile.offload_activation, "false", 0,
+        "All that the forward makes and the backward reads waits in the host's memory beside a GPU, whether blocks are "
+        "computed again or not; on processors without effect."),
+    NONE("compile.offload_activation_pin_memory", BOOL, "true", "what a GPU copies is always pinned"),
+    SPELLING("compile.offload_opt_states", "zero_optimization.offload_optimizer.device", "true=cpu",
+             "Another spelling: true is zero_optimization.offload_optimizer.device = \"cpu\"."),
+    SPELLING("compile.offload_parameters", "zero_optimization.offload_param.device", "true=cpu",
+             "Another spelling: true is zero_optimization.offload_param.device = \"cpu\"."),
 };
 
 TABLE(ts_keys_parallel, rows);

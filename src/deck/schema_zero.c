@@ -171,7 +171,9 @@ static const ts_key rows[] = {
     NONE("activation_checkpointing.contiguous_memory_optimization", BOOL, "false", PLANNED),
     NONE("activation_checkpointing.synchronize_checkpoint_boundary", BOOL, "false", "profile.timeline is there"),
     NONE("activation_checkpointing.profile", BOOL, "false", "profile.timeline is there"),
-    LATER("activation_checkpointing.partition_activations", BOOL, "false", "tensor parallelism"),
+    FLAG(activation_checkpointing.partition_activations, "false", 0,
+         "Ranks along tp keep parts of what is whole on all of them.  No effect without such ranks, and where each has "
+         "rows of its own (tensor_parallel.sequence_parallel), which is that; else refused."),
     FLAG(activation_checkpointing.cpu_checkpointing, "false", 0,
          "With activation_checkpointing.enabled what blocks keep for the backward waits in the host's memory beside a "
          "GPU; on processors without effect."),

@@ -286,8 +286,8 @@ bool ts_offload_updates_on_host(const ts_pass_context *context, const ts_part *p
 
 bool ts_offload_activations(const ts_pass_context *context) {
   const ts_deck *deck = context->deck;
-  return deck->activation_checkpointing.enabled && deck->activation_checkpointing.cpu_checkpointing &&
-         context->target.backend->device != NULL;
+  bool blocks = deck->activation_checkpointing.enabled && deck->activation_checkpointing.cpu_checkpointing;
+  return (blocks || deck->compile.offload_activation) && context->target.backend->device != NULL;
 }
 
 int ts_offload_ahead(const ts_deck *deck) {

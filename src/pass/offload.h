@@ -61,7 +61,8 @@ int ts_offload_threads(const ts_deck *deck, const ts_target *target);
  * can be read; INT64_MAX where all its states are in the backend's memory. Not collective. */
 int64_t ts_offload_piece(const ts_pass_context *context, const ts_part *part);
 
-/** Does what is kept from the forward for the backward leave (activation_checkpointing.cpu_checkpointing, on a device)?
+/** Does what is kept from the forward for the backward leave (activation_checkpointing.cpu_checkpointing, or
+ * compile.offload_activation, on a device)?
  * Not collective. */
 bool ts_offload_activations(const ts_pass_context *context);
 

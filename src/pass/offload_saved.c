@@ -17,27 +17,31 @@
 /* Units at the end of the forward that keep what they keep. */
 #define STAY 2
 
-/* Per tensor: the nodes that read it first in the forward and in the backward, TS_NONE for none. */
+/* Per tensor: the nodes that read it first in the forward and in the backward, TS_NONE for none; and does a gradient of
+ * inputs, which is computed before those of weights where these have runs of their own? */
 typedef struct readers {
   ts_nid *forward, *backward;
+  bool *of_inputs;
 } readers;
 
-static void note_reader(ts_nid *first, ts_tid t, ts_nid n) {
-  if (t != TS_NONE && first[t] == TS_NONE) {
-    first[t] = n;
+static void note_reader(const ts_graph *g, readers *r, ts_tid t, ts_nid n) {
+  ts_nid *first = ts_segment_phase(g->node[n].segment) == 0 ? r->forward : r->backward;
+  if (t != TS_NONE) {
+    first[t] = first[t] == TS_NONE ? n : first[t];
+    r->of_inputs[t] = r->of_inputs[t] || g->node[n].segment == TS_SEGMENT_BACKWARD_INPUT;
   }
 }
 
 static readers find_first_uses(const ts_graph *g) {
-  readers r = {ts_ids_none(g->n_tensors), ts_ids_none(g->n_tensors)};
+  readers r = {ts_ids_none(g->n_tensors), ts_ids_none(g->n_tensors),
+               ts_calloc((size_t) g->n_tensors + 1, sizeof *r.of_inputs)};
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
     const ts_node *node = &g->node[n];
-    ts_nid *first = ts_segment_phase(node->segment) == 0 ? r.forward : r.backward;
     for (int i = 0; i < node->n_in; ++i) {
-      note_reader(first, node->in[i], n);
+      note_reader(g, &r, node->in[i], n);
     }
     for (int i = 0; node->prior != NULL && i < node->n_out; ++i) {
-      note_reader(first, node->prior[i], n);
+      note_reader(g, &r, node->prior[i], n);
     }
   }
   return r;
@@ -55,6 +59,7 @@ static bool is_kept(const ts_graph *g, const readers *r, ts_tid t) {
 typedef struct leaver {
   ts_tid tensor, away; /* in the old graph; in the new one, where it is then */
   ts_nid after, before;
+  ts_segment segment; /* in which it comes back */
 } leaver;
 
 /* All that is kept, in the order in which it is made, but for the units that end the forward. */
@@ -67,7 +72,8 @@ static leaver *find_leavers(const ts_graph *g, int *n) {
     if (is_kept(g, &r, t)) {
       ts_nid after = r.forward[t] != TS_NONE ? r.forward[t] : g->tensor[t].producer;
       TS_GROW(list, *n, capacity);
-      list[(*n)++] = (leaver){t, TS_NONE, after, r.backward[t]};
+      ts_segment first = g->node[r.backward[t]].segment;
+      list[(*n)++] = (leaver){t, TS_NONE, after, r.backward[t], r.of_inputs[t] ? TS_SEGMENT_BACKWARD_INPUT : first};
     }
   }
   while (*n > 0 && (units < STAY || g->tensor[list[*n - 1].tensor].unit == unit)) {
@@ -76,6 +82,7 @@ static leaver *find_leavers(const ts_graph *g, int *n) {
   }
   ts_free(r.forward);
   ts_free(r.backward);
+  ts_free(r.of_inputs);
   return list;
 }
 
@@ -92,7 +99,7 @@ static void copy_out(ts_rewrite *r, leaver *l) {
 static void copy_in(ts_rewrite *r, const leaver *l) {
   const ts_node *reader = &r->from->node[l->before];
   char *name = ts_format("%s.back", r->from->tensor[l->tensor].name);
-  r->map[l->tensor] = ts_build((ts_site){r->to, reader->segment, reader->unit}, TS_OP_COPY_IN, name, 1, &l->away);
+  r->map[l->tensor] = ts_build((ts_site){r->to, l->segment, reader->unit}, TS_OP_COPY_IN, name, 1, &l->away);
   ts_free(name);
 }
 
