@@ -101,7 +101,8 @@ static void check_grid(const char *name, const char *text, const char *sets, int
 /* Pieces, with gradients of weights apart and not, and a table that two stages read. */
 static void check_stages(const char *name, const char *text) {
   static const char *const variant[] = {
-      "pipeline.schedule=1f1b zero_optimization.stage=2", "pipeline.schedule=zb_h1 zero_optimization.stage=3",
+      "pipeline.schedule=1f1b zero_optimization.stage=2",
+      "pipeline.schedule=zb_h1 zero_optimization.stage=3",
       "pipeline.schedule=interleaved zero_optimization.stage=3 zero_optimization.stage3_max_live_parameters=20000",
       "pipeline.schedule=zb_v zero_optimization.stage=1 activation_checkpointing.enabled=true",
       "pipeline.schedule=1f1b zero_optimization.stage=3 tensor_parallel.autotp_size=2",
