@@ -5,6 +5,7 @@
 #include "regression/pass/grid.h"
 #include "run/budget.h"
 #include "run/executor.h"
+#include "run/turns.h"
 
 #include <math.h>
 

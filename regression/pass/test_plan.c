@@ -507,7 +507,35 @@ static void test_tiles_at_work(size_t shape) {
          1e-6 * (double) tiled, 1e-6 * (double) whole);
 }
 
+/* ---- what is not hidden ---- */
+
+/* Files that are fast are hidden, of slow ones a step waits for all but what it computes. */
+static void test_exposed(void) {
+  static const char *const files = "--set zero_optimization.stage=3 --set bf16.enabled=true --set "
+                                   "'zero_optimization.offload_optimizer={device=\"nvme\";nvme_path=\"/nowhere\";}'";
+  char *fast_set = ts_format("%s --set machine.file_bandwidth=1e15", files);
+  char *slow_set = ts_format("%s --set machine.file_bandwidth=1e6", files);
+  json_t *fast = plan_json("inputs/plan_7b5.cfg", 4, fast_set), *slow = plan_json("inputs/plan_7b5.cfg", 4, slow_set);
+  double bytes = number(slow, "file_read_bytes") + number(slow, "file_written_bytes");
+  tap_ok(bytes > 1e10 && fabs(number(slow, "file_seconds") * 1e6 / bytes - 1) < 1e-5, "files take %g s at 1e6 bytes/s",
+         number(slow, "file_seconds"));
+  double least = number(slow, "file_seconds") - number(slow, "computing_seconds");
+  tap_ok(number(fast, "exposed_seconds") < 1e-3 * number(fast, "computing_seconds") &&
+             number(slow, "exposed_seconds") >= least &&
+             number(slow, "exposed_seconds") <= number(slow, "file_seconds") && least > 0,
+         "not hidden are %g s of fast files, %g s of slow ones", number(fast, "exposed_seconds"),
+         number(slow, "exposed_seconds"));
+  double day = number(slow, "file_written_bytes") * 86400 /
+               (number(slow, "computing_seconds") + number(slow, "exposed_seconds"));
+  tap_ok(fabs(number(slow, "file_written_bytes_a_day") / day - 1) < 1e-4, "%g bytes are written in a day", day);
+  json_decref(fast);
+  json_decref(slow);
+  ts_free(fast_set);
+  ts_free(slow_set);
+}
+
 int main(void) {
+  test_exposed();
   test_paper();
   test_default_gradients();
   test_precisions();

@@ -425,7 +425,7 @@ typedef struct ts_deck {
   } pipeline;
   struct {
     /** See ts_rates; 0: nominal. */
-    double product_flops, memory_bandwidth, link_bandwidth, copy_bandwidth, core_bandwidth;
+    double product_flops, memory_bandwidth, link_bandwidth, copy_bandwidth, core_bandwidth, file_bandwidth;
   } machine;
   ts_deck_tensor_parallel tensor_parallel;
   int64_t sequence_parallel_size; /**< Ranks that share each sample; 1: none do. */

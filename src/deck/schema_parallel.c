@@ -66,6 +66,8 @@ static const ts_key rows[] = {
            "Bytes/s between a GPU and the host's memory, in one direction; 0: 5e10."),
     NUMBER(machine.core_bandwidth, "0", 0, HUGE_REAL, 0,
            "Bytes/s of the host's memory that one of its threads moves beside a GPU; 0: 1e10."),
+    NUMBER(machine.file_bandwidth, "0", 0, HUGE_REAL, 0,
+           "Bytes/s that a rank reads from its file of offloaded state and writes to it, in all; 0: 2e9."),
     INTEGER(sequence_parallel_size, "1", 0, SIZE, AUTO,
             "Ranks that share the tokens of each sample; 0 as 1: none do.  Any length and any number of heads."),
     INTEGER(data_parallel_size, NULL, 1, SIZE, AUTO,

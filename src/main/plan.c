@@ -14,6 +14,7 @@
 #include "run/cuts.h"
 #include "run/plan_largest.h"
 #include "run/program.h"
+#include "run/turns.h"
 
 #include <string.h>
 
@@ -211,12 +212,43 @@ static void print_choice(const ts_program_options *options, const ts_program *pr
   }
 }
 
+/* Bytes that a rank writes to its file in a day of steps that take no longer than planned. */
+static double written_in_a_day(const ts_program *program, const ts_step_seconds *s) {
+  const double day = 86400, written = ts_program_moved(program).written[TS_SPACE_FILE];
+  return s->step > 0 ? written * day / s->step : 0;
+}
+
+static void print_exposed(const ts_program *program, ts_text *to) {
+  const ts_step_seconds s = ts_program_step_seconds(program);
+  const double away = s.sum.copies + s.sum.files;
+  char bytes[32];
+  if (away == 0) {
+    return;
+  }
+  ts_text_add(to, "\na step by the rates of `machine`: computed %.3g s", s.sum.computing);
+  if (s.sum.host > 0) {
+    ts_text_add(to, ", by the host %.3g s", s.sum.host);
+  }
+  if (s.sum.copies > 0) {
+    ts_text_add(to, ", copied %.3g s", s.sum.copies);
+  }
+  if (s.sum.files > 0) {
+    ts_text_add(to, ", files %.3g s", s.sum.files);
+  }
+  ts_text_add(to, "; %.3g s of these are not hidden\n", s.exposed);
+  if (s.sum.files > 0) {
+    ts_text_add(to, "  (a rank writes %s to its file in a day so)\n",
+                ts_human_bytes(written_in_a_day(program, &s), bytes));
+  }
+}
+
 static void print_offload(const ts_program *program, ts_text *to) {
   print_space(program, TS_SPACE_PINNED, "\nin the host's memory, copied to the GPU and back\n", to);
   print_space(program, TS_SPACE_FILE, "\nin a file of the rank\n", to);
   if (program->updates_on_host) {
     ts_text_add(to, "  (run.offload_update: the host's processors make the updates of what is there)\n");
   }
+  print_exposed(program, to);
   if (ts_plan_offloads(program->plan) && program->deck->run.save_async && program->deck->run.save_every > 0) {
     ts_text_add(to, "  (run.save_async has no effect then: checkpoints are written from there, while the run waits)\n");
   }
@@ -308,6 +340,11 @@ static void print_rows_json(const ts_program_options *options, const ts_program 
   ts_text_add(to, ", \"pinned_bytes\": %lld, \"copied_in_bytes\": %.0f, \"copied_out_bytes\": %.0f",
               (long long) program->plan->arena_bytes[TS_ARENA_PINNED], moved.read[TS_SPACE_PINNED],
               moved.written[TS_SPACE_PINNED]);
+  const ts_step_seconds s = ts_program_step_seconds(program);
+  ts_text_add(to,
+              ", \"computing_seconds\": %.6g, \"host_seconds\": %.6g, \"copy_seconds\": %.6g, \"file_seconds\": %.6g, "
+              "\"exposed_seconds\": %.6g, \"file_written_bytes_a_day\": %.0f",
+              s.sum.computing, s.sum.host, s.sum.copies, s.sum.files, s.exposed, written_in_a_day(program, &s));
   ts_text_add(to, ", \"work_bytes\": %lld, \"live_bytes\": %lld, \"model_flops\": %.17g, \"model_flops_full\": %.17g",
               (long long) program->plan->arena_bytes[TS_ARENA_WORK], (long long) program->plan->live_bytes, half, full);
 }

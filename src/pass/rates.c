@@ -5,8 +5,9 @@
 #include <math.h>
 
 /* A core of the last ten years with its share of memory; a GPU of today's. */
-static const ts_rates nominal[2] = {{.product = 1e11, .memory = 2e10, .link = 4e9, .copy = 2e10, .core = 1e10},
-                                    {.product = 4e14, .memory = 2e12, .link = 2e11, .copy = 5e10, .core = 1e10}};
+static const ts_rates nominal[2] = {
+    {.product = 1e11, .memory = 2e10, .link = 4e9, .copy = 2e10, .core = 1e10, .file = 2e9},
+    {.product = 4e14, .memory = 2e12, .link = 2e11, .copy = 5e10, .core = 1e10, .file = 2e9}};
 
 /* At least 1 a second, so that times are finite. */
 static double rate_of(double rate, double otherwise) {
@@ -19,7 +20,8 @@ ts_rates ts_rates_of(const ts_deck *deck, const ts_backend *backend) {
                     .memory = rate_of(deck->machine.memory_bandwidth, n->memory),
                     .link = rate_of(deck->machine.link_bandwidth, n->link),
                     .copy = rate_of(deck->machine.copy_bandwidth, n->copy),
-                    .core = rate_of(deck->machine.core_bandwidth, n->core)};
+                    .core = rate_of(deck->machine.core_bandwidth, n->core),
+                    .file = rate_of(deck->machine.file_bandwidth, n->file)};
 }
 
 double ts_node_seconds(const ts_graph *g, const ts_node *node, const ts_rates *rates) {

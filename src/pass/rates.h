@@ -16,6 +16,7 @@ typedef struct ts_rates {
   double link;    /**< Bytes/s of messages to another rank. */
   double copy;    /**< Bytes/s between a device's memory and the host's, one direction. */
   double core;    /**< Bytes/s of the host's memory that a thread of it moves. */
+  double file;    /**< Bytes/s that a rank reads from its file or writes to it. */
 } ts_rates;
 
 /** The deck's, and what it leaves out as of the backend. Not collective. */

@@ -5,6 +5,7 @@
 #include "pass/state.h"
 #include "pass/storage.h"
 #include "run/executor.h"
+#include "run/turns.h"
 
 #include <math.h>
 #include <stdlib.h>

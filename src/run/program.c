@@ -10,6 +10,7 @@
 #include "pass/storage.h"
 #include "run/budget.h"
 #include "run/executor.h"
+#include "run/turns.h"
 
 #include <limits.h>
 #include <string.h>
@@ -512,60 +513,6 @@ static double message_bytes(const ts_program *program, const ts_node *node) {
          (double) ts_dtype_size(node->attr.comm.wire);
 }
 
-/* Does it happen once for all micro-batches of a step? */
-static bool happens_once(const ts_node *node) {
-  const unsigned once = TS_SEGMENT_PREPARE | TS_SEGMENT_REDUCE | TS_SEGMENT_UPDATE | TS_SEGMENT_LATE_UPDATE;
-  return (node->segment & once) != 0;
-}
-
-/* How often it happens in a turn of a step. */
-static double times_in(const ts_program *program, const ts_node *node, ts_turn turn) {
-  ts_turn own = ts_segment_phase(node->segment) == 0   ? TS_TURN_FORWARD
-                : ts_segment_phase(node->segment) == 1 ? TS_TURN_GRADIENTS
-                                                       : TS_TURN_UPDATE;
-  double all = happens_once(node) ? 1 : (double) program->step.micro_batches;
-  double first = own == TS_TURN_FORWARD ? 1 : all; /* later forwards are among backwards */
-  return turn == own ? first : turn == TS_TURN_GRADIENTS ? all - first : 0;
-}
-
-static double copied_in(const ts_program *program, const ts_node *node, ts_turn turn) {
-  bool copies = ts_node_is_copy(node);
-  return copies ? times_in(program, node, turn) * (double) ts_tensor_bytes(program->graph, node->out[0]) : 0;
-}
-
-double ts_program_copied(const ts_program *program, const ts_node *node) {
-  double sum = 0;
-  for (ts_turn turn = 0; turn < TS_N_TURNS; ++turn) {
-    sum += copied_in(program, node, turn);
-  }
-  return sum;
-}
-
-ts_moved ts_program_moved_in(const ts_program *program, ts_turn turn) {
-  const ts_graph *g = program->graph;
-  ts_moved moved = {0};
-  for (ts_nid i = 0; i < g->n_nodes; ++i) {
-    const ts_node *node = &g->node[i];
-    if (ts_node_is_copy(node)) {
-      ts_space space = ts_node_copies(node);
-      *(ts_copy_reads(node) ? &moved.read[space] : &moved.written[space]) += copied_in(program, node, turn);
-    }
-  }
-  return moved;
-}
-
-ts_moved ts_program_moved(const ts_program *program) {
-  ts_moved all = {0};
-  for (ts_turn turn = 0; turn < TS_N_TURNS; ++turn) {
-    ts_moved part = ts_program_moved_in(program, turn);
-    for (ts_space space = 0; space < TS_N_SPACES; ++space) {
-      all.read[space] += part.read[space];
-      all.written[space] += part.written[space];
-    }
-  }
-  return all;
-}
-
 /* Do the groups over \a axes hold several ranks along \a axis? */
 static bool reaches_along(const ts_mesh *mesh, unsigned axes, ts_axis axis) {
   return ts_mesh_group_size(mesh, axes & (TS_AXES(axis) | (axis == TS_AXIS_TP ? TS_AXES_SHARERS : 0))) > 1;
@@ -581,7 +528,7 @@ ts_sent ts_program_sent(const ts_program *program, ts_axis axis) {
       ++sent.messages;
     } else if (ts_node_is_collective(node) && reaches_along(&program->mesh, node->attr.comm.axes, axis)) {
       sent.with_others +=
-          message_bytes(program, node) * (happens_once(node) ? 1 : (double) program->step.micro_batches);
+          message_bytes(program, node) * (ts_node_happens_once(node) ? 1 : (double) program->step.micro_batches);
     }
   }
   sent.step = sent.micro_batch * (double) program->step.micro_batches + sent.with_others;

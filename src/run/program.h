@@ -94,24 +94,6 @@ typedef struct ts_sent {
   double step;        /**< All of them in a step. */
 } ts_sent;
 
-/** Bytes that a rank copies in a step from a space to the backend's memory, and back. */
-typedef struct ts_moved {
-  double read[TS_N_SPACES], written[TS_N_SPACES];
-} ts_moved;
-
-/** Parts of a step between which nothing is copied ahead: its first forward, with the updates that the step before has
- * left; what comes until all gradients are there; the norm, and the updates that need it.  None takes less than its
- * copies, or than what it computes. */
-typedef enum ts_turn { TS_TURN_FORWARD, TS_TURN_GRADIENTS, TS_TURN_UPDATE, TS_N_TURNS } ts_turn;
-
-/** Bytes that a node copies in a step between a space and the backend's memory; 0 of one that is no such copy. Not
- * collective. */
-double ts_program_copied(const ts_program *program, const ts_node *node);
-
-/** What a step of the program copies, and one of its turns. Not collective. */
-ts_moved ts_program_moved(const ts_program *program);
-ts_moved ts_program_moved_in(const ts_program *program, ts_turn turn);
-
 /** What a rank sends along \a axis.  Among r ranks reductions and gathers of n bytes move (r - 1) / r n of them, an
  * all_reduce is one of each; an all_to_all sends what its list says. Not collective.
  * \param [in] program  One that has not ended before the pass zero; else with_others lacks what comes with it. */
