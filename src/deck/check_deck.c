@@ -294,7 +294,7 @@ static void check_repeated(ts_reader *reader) {
 }
 
 /* Where ranks along tp have all tokens each keeps all of them. */
-static void check_partition(ts_reader *reader) {
+static void check_kept_by_tp(ts_reader *reader) {
   static const char path[] = "activation_checkpointing.partition_activations";
   const ts_deck_tensor_parallel *tp = &reader->deck->tensor_parallel;
   if (tp->autotp_size <= 1) {
@@ -310,7 +310,7 @@ static void check_partition(ts_reader *reader) {
 
 static void note_recomputation(ts_reader *reader) {
   check_repeated(reader);
-  check_partition(reader);
+  check_kept_by_tp(reader);
   if (!reader->deck->activation_checkpointing.enabled) {
     ts_reader_note_idle(reader, "activation_checkpointing.layers", "activation_checkpointing.enabled is false");
     ts_reader_note_idle(reader, "activation_checkpointing.policy", "activation_checkpointing.enabled is false");

@@ -61,7 +61,7 @@ ts_moved ts_program_moved(const ts_program *program) {
 
 /* ---- seconds ---- */
 
-static double bytes_touched(const ts_graph *g, const ts_node *node) {
+static double bytes_of_operands(const ts_graph *g, const ts_node *node) {
   double bytes = 0;
   for (int i = 0; i < node->n_in + node->n_out; ++i) {
     ts_tid t = i < node->n_in ? node->in[i] : node->out[i - node->n_in];
@@ -78,7 +78,7 @@ ts_turn_seconds ts_program_turn_seconds(const ts_program *program, ts_turn turn)
   for (ts_nid i = 0; i < g->n_nodes; ++i) {
     const ts_node *node = &g->node[i];
     if (node->on_host) {
-      s.host += times_in(program, node, turn) * bytes_touched(g, node) / host;
+      s.host += times_in(program, node, turn) * bytes_of_operands(g, node) / host;
     } else if (!ts_node_is_copy(node) && !ts_node_is_collective(node) && !ts_node_is_message(node)) {
       s.computing += times_in(program, node, turn) * ts_node_seconds(g, node, &rates);
     }
