@@ -93,6 +93,13 @@ test_offload() {
   SHIM_SEED=1 train 2 hosted3 $away --set zero_optimization.stage=3 --set zero_optimization.offload_param.device=cpu \
     --set run.algorithms=resident3/algorithms.txt --set run.offload_update=host
   ok "and with parameters there, on two ranks" both clean 'same resident3 hosted3'
+  quiet="--set debug.digest_every=0 --set run.evaluate_every=0 --set run.save_every=0"
+  # shellcheck disable=SC2086
+  train 2 alone3 $pieces $quiet --set zero_optimization.stage=3 --set run.algorithms=resident3/algorithms.txt
+  # shellcheck disable=SC2086
+  SHIM_SEED=2 train 2 hosted_late $away $quiet --set zero_optimization.stage=3 --set zero_optimization.offload_param.device=cpu \
+    --set run.algorithms=resident3/algorithms.txt --set run.offload_update=host
+  ok "also where nothing completes updates between steps" both clean 'close alone3 hosted_late 0'
   # shellcheck disable=SC2086
   SHIM_SEED=4 train 1 stored $away --set 'zero_optimization.offload_optimizer={device="nvme";nvme_path=".";}'
   ok "states in files: the same bits" both clean 'same resident stored'

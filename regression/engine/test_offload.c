@@ -77,6 +77,7 @@ static const offload_case cases[] = {
     {0, STATES, GPT2, ALL PIECES " zero_optimization.stage=3 fp16.enabled=true data_types.grad_accum_dtype=fp16"},
     {0, BOTH, GPT2, ALL DROPPED PIECES " gradient_accumulation_steps=6" UNIT},
     {2, BOTH, LLAMA, ALL DROPPED PIECES " tensor_parallel.autotp_size=2 bf16.enabled=true"},
+    {2, STATES, GPT2, ALL " tensor_parallel.autotp_size=2 gradient_accumulation_steps=3"},
     {2, BOTH, LLAMA, ALL DROPPED " sequence_parallel_size=2 gradient_accumulation_steps=2"},
     {2, BOTH, GPT2, ALL DROPPED PIECES " pipeline.stages=2 gradient_accumulation_steps=3"}, /* a tied table */
     {2, BOTH, LLAMA, ALL DROPPED " pipeline.stages=2 gradient_accumulation_steps=4 pipeline.schedule=zb_h1"},
@@ -109,29 +110,46 @@ static const offload_case by_unit[] = {
                         "zero_optimization.overlap_comm=true"},
 };
 
-static char *offload_sets(const char *directory, what w) {
-  char *states = ts_format(" zero_optimization.offload_optimizer={device=\"nvme\";nvme_path=\"%s\";}", directory);
-  char *parameters = ts_format(" zero_optimization.offload_param={device=\"nvme\";nvme_path=\"%s\";}", directory);
+/* Where what leaves goes. */
+static char *places_of(const char *place, what w) {
   bool some = w == STATES || w == BOTH, values = w == PARAMETERS || w == BOTH;
+  char *states = ts_format(" zero_optimization.offload_optimizer={%s}", place);
+  char *parameters = ts_format(" zero_optimization.offload_param={%s}", place);
   char *sets = ts_format("%s%s", some ? states : "", values ? parameters : "");
   ts_free(states);
   ts_free(parameters);
   return sets;
 }
 
-/* On the stand-in of a GPU a sixth of the cases, updated there, and a sixth by the host; TEST_OFFLOAD_ALL: all. */
-static bool is_left_out(size_t i) {
-  return is_stand_in && i % 6 != 0 && getenv("TEST_OFFLOAD_ALL") == NULL;
+static char *offload_sets(const char *directory, what w) {
+  char *place = ts_format("device=\"nvme\";nvme_path=\"%s\";", directory), *sets = places_of(place, w);
+  ts_free(place);
+  return sets;
+}
+
+/* On a device: to files or to the host's memory, updated there or by the host. */
+enum { WAYS = 4 };
+typedef struct way {
+  bool host, cpu;
+} way;
+static const way ways[WAYS] = {{false, false}, {true, false}, {false, true}, {true, true}};
+
+/* On the stand-in of a GPU a sixteenth of the cases each of these ways; TEST_OFFLOAD_ALL: all. */
+static bool is_left_out(size_t i, int w) {
+  return is_stand_in && (i + 4 * (size_t) w) % 16 != 0 && getenv("TEST_OFFLOAD_ALL") == NULL;
 }
 
 /* Evaluations among them, which have the same parameters. */
-static void test_case(ts_world *world, const char *directory, const offload_case *c, const char *order) {
-  char *files = offload_sets(directory, c->what), *sets = ts_format(DEVICE "%s%s%s", c->sets, files, order);
+static void test_case(ts_world *world, const char *directory, const offload_case *c, const way *how,
+                      const char *order) {
+  char *files = how->cpu ? places_of("device=\"cpu\";", c->what) : offload_sets(directory, c->what),
+       *sets = ts_format(DEVICE "%s%s%s%s", c->sets, files, order, how->host ? HOST : "");
   char *resident = ts_format(DEVICE "%s", c->sets);
   train_run memory = train_run_do(world, c->deck, resident, STEPS), file = train_run_do(world, c->deck, sets, STEPS);
   bool evaluated = memcmp(memory.evaluation, file.evaluation, STEPS * sizeof *file.evaluation) == 0;
-  tap_ok_all(MPI_COMM_WORLD, train_run_equal(&memory, &file) && evaluated, "%s in files,%s%s: the same bits",
-             what_names[c->what], c->sets, order);
+  tap_ok_all(MPI_COMM_WORLD, train_run_equal(&memory, &file) && evaluated, "%s %s%s,%s%s: the same bits",
+             what_names[c->what], how->cpu ? "with the host" : "in files", how->host ? ", updated there" : "", c->sets,
+             order);
   train_run_free(&memory);
   train_run_free(&file);
   ts_free(files);
@@ -269,18 +287,15 @@ int main(int argc, char **argv) {
   train_run_set_evaluating(true);
   char *directory = ts_strdup(tap_directory_all(MPI_COMM_WORLD));
   int ranks = ts_world_size(world);
-  const bool twice = is_stand_in;
-  for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
-    for (size_t host = 0; host < 1 + twice; ++host) {
-      if (!is_left_out(i + 3 * host) && (cases[i].ranks == ranks || (cases[i].ranks == 0 && ranks < 4))) {
-        test_case(world, directory, &cases[i], host > 0 ? HOST : "");
+  for (int w = 0; w < (is_stand_in ? WAYS : 1); ++w) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+      if (!is_left_out(i, w) && (cases[i].ranks == ranks || (cases[i].ranks == 0 && ranks < 4))) {
+        test_case(world, directory, &cases[i], &ways[w], "");
       }
     }
-  }
-  for (size_t i = 0; i < sizeof by_unit / sizeof *by_unit; ++i) {
-    for (size_t host = 0; host < 1 + twice; ++host) {
-      if (!is_left_out(i + 1 + 3 * host) && (by_unit[i].ranks == ranks || (by_unit[i].ranks == 0 && ranks < 4))) {
-        test_case(world, directory, &by_unit[i], host > 0 ? UNIT HOST : UNIT);
+    for (size_t i = 0; i < sizeof by_unit / sizeof *by_unit; ++i) {
+      if (!is_left_out(i + 1, w) && (by_unit[i].ranks == ranks || (by_unit[i].ranks == 0 && ranks < 4))) {
+        test_case(world, directory, &by_unit[i], &ways[w], UNIT);
       }
     }
   }

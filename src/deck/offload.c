@@ -42,7 +42,9 @@ void ts_reader_check_offload(ts_reader *reader) {
   const ts_deck_offload *param = &zero->offload_param, *optimizer = &zero->offload_optimizer;
   note_idle(reader, "zero_optimization.offload_param.device", param);
   note_idle(reader, "zero_optimization.offload_optimizer.device", optimizer);
-  if (strcmp(reader->deck->run.offload_update, "host") == 0 && strcmp(reader->deck->run.device, "cuda") != 0) {
+  if (strcmp(reader->deck->run.offload_update, "host") == 0 && is_device(optimizer, "none")) {
+    ts_reader_note_idle(reader, "run.offload_update", "zero_optimization.offload_optimizer.device is \"none\"");
+  } else if (strcmp(reader->deck->run.offload_update, "host") == 0 && strcmp(reader->deck->run.device, "cuda") != 0) {
     ts_reader_note(reader, "run.offload_update: \"host\": no effect on processors, which make all updates");
   }
   if (zero->stage < 3 && (is_device(param, "cpu") || is_device(param, "auto"))) {

@@ -27,7 +27,7 @@ void ts_node_print(const ts_graph *g, const ts_node *node, ts_text *to) {
   add_list(g, node->out, node->n_out, to);
   ts_text_add(to, " = %s(", ts_op_get(node->op)->name);
   add_list(g, node->in, node->n_in, to);
-  ts_text_add(to, ")");
+  ts_text_add(to, ")%s", node->on_host ? " on the host" : "");
   ts_attributes_print(node, to);
   for (int i = 0; node->prior != NULL && i < node->n_out; ++i) {
     if (node->prior[i] != TS_NONE) {

@@ -77,7 +77,7 @@ typedef enum ts_space {
   TS_SPACE_BACKEND, /**< In the backend's memory, written by nodes. */
   TS_SPACE_HOST,    /**< In the host's, by the host; where the backend's is another, a run begins with a copy to it. */
   TS_SPACE_FILE,    /**< In a file of this rank's, read and written by copies (LOAD, STORE): from and to the host's. */
-  TS_SPACE_PINNED,  /**< In the host's memory beside a device's, likewise (COPY_IN, COPY_OUT). */
+  TS_SPACE_PINNED,  /**< In the host's memory beside a device's: by copies, and by what the host computes. */
   TS_N_SPACES
 } ts_space;
 

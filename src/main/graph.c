@@ -93,7 +93,7 @@ int ts_main_graph(const ts_arguments *arguments, ts_world *world, ts_error *err)
   }
   ts_program_options options = {.deck = deck, .mesh = &mesh, .use = (ts_model_use) use, .last_pass = pass};
   if (status == TS_OK) {
-    options.target = (ts_target){backend, 1, ts_engine_cudnn_use(deck, backend)};
+    options.target = (ts_target){backend, ts_engine_threads(deck, mesh.ranks), ts_engine_cudnn_use(deck, backend)};
     options.batch = use == TS_MODEL_LOGITS ? 1 : deck->train_micro_batch_size_per_gpu;
     options.length = use == TS_MODEL_LOGITS ? 1 : deck->data.sequence_length;
     options.context = deck->data.sequence_length;

@@ -245,8 +245,11 @@ static void print_exposed(const ts_program *program, ts_text *to) {
 static void print_offload(const ts_program *program, ts_text *to) {
   print_space(program, TS_SPACE_PINNED, "\nin the host's memory, copied to the GPU and back\n", to);
   print_space(program, TS_SPACE_FILE, "\nin a file of the rank\n", to);
-  if (program->updates_on_host) {
-    ts_text_add(to, "  (run.offload_update: the host's processors make the updates of what is there)\n");
+  const bool device = program->target.backend->device != NULL;
+  if (device && program->offload.states > program->offload.states_stay) {
+    ts_text_add(to, "  (run.offload_update: %s)\n",
+                program->updates_on_host ? "the host's processors make the updates of what is there"
+                                         : "the GPU makes the updates, to which states come and go");
   }
   print_exposed(program, to);
   if (ts_plan_offloads(program->plan) && program->deck->run.save_async && program->deck->run.save_every > 0) {

@@ -83,16 +83,26 @@ static bool overlap(const loads *l, ts_tid a, ts_tid b) {
          y.offset < x.offset + ts_tensor_bytes(l->graph, a);
 }
 
-/* Is there a store from node i on, and before load n, to what that reads; or is one held back? */
+/* Does a node write to where it lives something of what a load reads: does it take it there, or does the host update it
+ * in place? */
+static bool writes_home(const loads *l, const ts_node *node, ts_tid from) {
+  bool writes = false;
+  for (int i = 0; i < node->n_out && (ts_node_takes(node) || node->on_host) && !writes; ++i) {
+    writes = overlap(l, node->out[i], from);
+  }
+  return writes;
+}
+
+/* Is there such a node from i on, and before load n, or is one held back? */
 static bool is_stored_between(const loads *l, ts_nid i, ts_nid n) {
   const ts_graph *g = l->graph;
   ts_tid from = copied_from(&g->node[n]);
   bool stored = false;
   for (ts_nid m = i; m < n && !stored; ++m) {
-    stored = ts_node_takes(&g->node[m]) && overlap(l, g->node[m].out[0], from);
+    stored = writes_home(l, &g->node[m], from);
   }
   for (int k = 0; k < l->n_held && !stored; ++k) {
-    stored = overlap(l, g->node[l->held[k]].out[0], from);
+    stored = writes_home(l, &g->node[l->held[k]], from);
   }
   return stored;
 }

@@ -40,7 +40,8 @@ static int *find_first_touches(const updates *u) {
   return first;
 }
 
-/* Behind the last store of a piece, or its update, the next one begins; a window on what it has written is its. */
+/* Behind the last store of a piece, or its update, the next one begins; a window on what it has written is its.  What a
+ * device takes to the host for the next one (COPY_OUT) counts as a store, and so comes a piece early. */
 static void cut_late(updates *u) {
   int *writer = ts_ids_none(u->graph->n_tensors); /* by root: the last piece that wrote to it */
   bool updated = false;

@@ -68,10 +68,17 @@ static void place_pack(storage *s, const ts_node *node) {
   }
 }
 
+/* A copy of state that is brought to be added to: windows on it are whole sums each, which may be there longer. */
+static bool is_a_copy_of_state(const storage *s, ts_tid root) {
+  const ts_node *producer = ts_graph_producer(s->graph, root);
+  return producer != NULL && ts_node_brings(producer);
+}
+
 static bool prior_is_free(const storage *s, ts_nid n, ts_tid prior, ts_tid out) {
   ts_place at = resolve(s, prior);
   const ts_tensor *root = &s->graph->tensor[at.root], *p = &s->graph->tensor[prior], *o = &s->graph->tensor[out];
-  if (root->role == TS_ROLE_STATE) {
+  bool last = s->last_use[prior] <= executed_at(s->graph, n);
+  if (root->role == TS_ROLE_STATE || (is_a_copy_of_state(s, at.root) && last && p->dtype == o->dtype)) {
     return true;
   }
   const ts_node *node = &s->graph->node[n];
