@@ -153,10 +153,10 @@ test_offload() {
   done
   all="--set model.n_layer=4 --set run.steps=4 --set bf16.enabled=true --set run.algorithms=blocks/algorithms.txt"
   # shellcheck disable=SC2086
-  train 1 kept $all
+  train 1 all_here $all
   # shellcheck disable=SC2086
-  SHIM_SEED=4 train 1 kept_away $all --set compile.offload_activation=true
-  ok "all that the backward reads, with nothing computed again: the same bits" both clean 'same kept kept_away'
+  SHIM_SEED=4 train 1 all_away $all --set compile.offload_activation=true
+  ok "all that the backward reads, with nothing computed again: the same bits" both clean 'same all_here all_away'
   # shellcheck disable=SC2086
   train 2 stages $again --set pipeline.stages=2 --set run.algorithms=blocks/algorithms.txt
   # shellcheck disable=SC2086

@@ -69,6 +69,7 @@ static void prepare_program(ts_executor *e, ts_bound_program *p) {
   const ts_graph *g = p->program->graph;
   connect_program(e, p->program);
   p->n_chunks = ts_graph_chunks(g);
+  p->hosted = e->device != NULL && ts_lowered_is_hosted(g);
   p->left = ts_calloc((size_t) p->n_chunks, sizeof *p->left);
   for (int slot = 0; slot < ts_step_slots(&p->program->step); ++slot) {
     add_view(p, ts_run_in_slot(slot));

@@ -59,6 +59,7 @@ typedef struct ts_bound_program {
   ts_memcheck *memcheck;
   int n_chunks;
   uint64_t group;  /**< Of the ranks that run the same program, for the heartbeat: those of one stage of a pipeline. */
+  bool hosted;     /**< Device: the host reads files or computes in its runs (ts_lowered_is_hosted). */
   bool *left;      /**< Owned, by chunk: its updates wait for the next step's first forward. */
   ts_nid *message; /**< Owned: the sends and receives. */
   int n_messages;
@@ -87,6 +88,7 @@ struct ts_executor {
   ts_executor_options options;
   ts_bound_program *program;
   int n_programs;
+  const ts_bound_program *last; /**< Whose run was queued last; NULL: nobody's. */
   const ts_backend *backend;
   ts_device *device; /**< Borrowed; NULL: memory is the host's. */
   unsigned char *arena[TS_N_ARENAS];

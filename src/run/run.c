@@ -138,7 +138,12 @@ void ts_bound_observe(const ts_bound_node *b, bool collective, double start) {
 
 /* ---- runs ---- */
 
+/* What the host touches in a run it waits for by that program's commands; another's copies may be in recordings. */
 static void walk_run(ts_executor *e, ts_bound_program *p, ts_run run) {
+  if (p->hosted && e->last != NULL && e->last != p) {
+    ts_executor_finish(e);
+  }
+  e->last = p;
   (e->device != NULL ? ts_walk_device : ts_walk_host)(e, p, run);
 }
 
