@@ -283,12 +283,16 @@ static bool forget_last_wait(ts_lowered *c) {
   return remove_found(c, last);
 }
 
-static bool forget_all_waits(ts_lowered *c) {
+static bool forget_waits_of(ts_lowered *c, ts_queue queue) {
   bool any = false;
-  while (remove_found(c, find(c, TS_LOWERED_WAIT, TS_QUEUE_COMPUTE, 0))) {
+  while (remove_found(c, find(c, TS_LOWERED_WAIT, queue, 0))) {
     any = true;
   }
   return any;
+}
+
+static bool forget_all_waits(ts_lowered *c) {
+  return forget_waits_of(c, TS_QUEUE_COMPUTE);
 }
 
 static bool forget_record(ts_lowered *c) {
@@ -406,11 +410,7 @@ static bool load_at_once(ts_lowered *c) {
 
 /* And what it has not brought is written to the file. */
 static bool store_at_once(ts_lowered *c) {
-  bool any = false;
-  while (remove_found(c, find(c, TS_LOWERED_WAIT, TS_QUEUE_HOST, 0))) {
-    any = true;
-  }
-  return any;
+  return forget_waits_of(c, TS_QUEUE_HOST);
 }
 
 static bool forget_loaded(ts_lowered *c) {

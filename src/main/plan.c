@@ -314,23 +314,8 @@ static void print_turns_json(const ts_program *program, ts_text *to) {
   }
 }
 
-static void print_rows_json(const ts_program_options *options, const ts_program *program, const plan_row *row, int n,
-                            ts_text *to) {
-  (void) options;
-  double full, half = ts_program_model_flops(program, &full);
-  ts_text_add(to,
-              "{\"parameters\": %lld, \"active_parameters\": %lld, \"dtype\": \"%s\", \"products\": \"%s\", \"ranks\": "
-              "%d, \"rank\": %d, \"stage\": %lld",
-              (long long) ts_layout_parameter_count(program->layout, false), (long long) active_parameters(program),
-              ts_dtype_name(ts_deck_dtype(program->deck)), ts_dtype_name(ts_deck_products(program->deck)),
-              program->mesh.ranks, program->mesh.rank, (long long) program->deck->zero_optimization.stage);
-  print_batch_json(program, to);
-  print_sequence_json(program, to);
-  for (int i = 0; i < n; ++i) {
-    ts_text_add(to, ", \"%s\": %lld", row[i].key, (long long) row[i].bytes);
-  }
-  ts_text_add(to, ", \"kept_bytes\": %lld, \"working_bytes\": %lld", (long long) program->plan->kept_bytes,
-              (long long) program->plan->working_bytes);
+/* What is elsewhere, what of it is copied, and by the rates how long that takes. */
+static void print_offload_json(const ts_program *program, ts_text *to) {
   ts_moved moved = ts_program_moved(program);
   ts_text_add(to, ", \"file_bytes\": %lld, \"file_read_bytes\": %.0f, \"file_written_bytes\": %.0f",
               (long long) program->plan->arena_bytes[TS_ARENA_FILE], moved.read[TS_SPACE_FILE],
@@ -348,6 +333,26 @@ static void print_rows_json(const ts_program_options *options, const ts_program 
               ", \"computing_seconds\": %.6g, \"host_seconds\": %.6g, \"copy_seconds\": %.6g, \"file_seconds\": %.6g, "
               "\"exposed_seconds\": %.6g, \"file_written_bytes_a_day\": %.0f",
               s.sum.computing, s.sum.host, s.sum.copies, s.sum.files, s.exposed, written_in_a_day(program, &s));
+}
+
+static void print_rows_json(const ts_program_options *options, const ts_program *program, const plan_row *row, int n,
+                            ts_text *to) {
+  (void) options;
+  double full, half = ts_program_model_flops(program, &full);
+  ts_text_add(to,
+              "{\"parameters\": %lld, \"active_parameters\": %lld, \"dtype\": \"%s\", \"products\": \"%s\", \"ranks\": "
+              "%d, \"rank\": %d, \"stage\": %lld",
+              (long long) ts_layout_parameter_count(program->layout, false), (long long) active_parameters(program),
+              ts_dtype_name(ts_deck_dtype(program->deck)), ts_dtype_name(ts_deck_products(program->deck)),
+              program->mesh.ranks, program->mesh.rank, (long long) program->deck->zero_optimization.stage);
+  print_batch_json(program, to);
+  print_sequence_json(program, to);
+  for (int i = 0; i < n; ++i) {
+    ts_text_add(to, ", \"%s\": %lld", row[i].key, (long long) row[i].bytes);
+  }
+  ts_text_add(to, ", \"kept_bytes\": %lld, \"working_bytes\": %lld", (long long) program->plan->kept_bytes,
+              (long long) program->plan->working_bytes);
+  print_offload_json(program, to);
   ts_text_add(to, ", \"work_bytes\": %lld, \"live_bytes\": %lld, \"model_flops\": %.17g, \"model_flops_full\": %.17g",
               (long long) program->plan->arena_bytes[TS_ARENA_WORK], (long long) program->plan->live_bytes, half, full);
 }
