@@ -257,16 +257,21 @@ test_killed() {
   ok "kill -9 of a rank: the losses it would have had" same by_pmi2 killed
 }
 
-# Slurm's own requeue: TERM to every process at once, then USR1 by way of srun.
+# Slurm's own requeue: TERM to every process at once, then USR1 by way of srun.  The deck has no last step until the last
+# requeue, each life reads it anew: however slow this machine is, no life is over before it is disturbed.
 requeues=${REQUEUES:-2}
 test_requeued() {
-  steps=$((16 * requeues + 16))
+  sed 's/steps = 24/steps = 100000/' slow.cfg > requeued.cfg
   export TESSERA_MPI=pmi2
-  submit requeued -N2 slow.cfg --set run.steps=$steps
+  submit requeued -N2 requeued.cfg
   unset TESSERA_MPI
   for restart in $(seq "$requeues"); do
     cluster_wait 60 beyond requeued "$(rows requeued)"
-    scontrol requeue "$job"
+    if [ "$restart" -eq "$requeues" ]; then
+      steps=$(($(rows requeued) + 24))
+      sed -i "s/steps = 100000/steps = $steps/" requeued.cfg
+    fi
+    cluster_wait 20 scontrol requeue "$job"
     cluster_wait 60 restarted "$job" "$restart"
   done
   cluster_wait 60 ended "$job"
