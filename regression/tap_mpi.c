@@ -64,6 +64,12 @@ void tap_barrier(MPI_Comm comm) {
   wait_yielding(&request);
 }
 
+void tap_sum_all(MPI_Comm comm, void *value, int count, MPI_Datatype type) {
+  MPI_Request request;
+  MPI_Iallreduce(MPI_IN_PLACE, value, count, type, MPI_SUM, comm, &request);
+  wait_yielding(&request);
+}
+
 int tap_done_all(MPI_Comm comm) {
   int status = 0;
   MPI_Request request;

@@ -32,6 +32,10 @@ int tap_done_all(MPI_Comm comm);
 /** Wait for everybody, yielding.  Collective over \a comm. */
 void tap_barrier(MPI_Comm comm);
 
+/** Add up \a count elements of all ranks in place, yielding: who is early leaves the others its processor.  Collective
+ * over \a comm. */
+void tap_sum_all(MPI_Comm comm, void *value, int count, MPI_Datatype type);
+
 /** Path of a directory that all ranks share, made by rank 0 and removed by its tap_done_all; valid until the next call.
  * Collective over \a comm. */
 const char *tap_directory_all(MPI_Comm comm);

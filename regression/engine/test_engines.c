@@ -397,7 +397,7 @@ static double joint_step(const subject *a, const subject *b, float wanted) {
     must(ts_step(a->engine, &of_a, &err), &err);
     must(ts_step(b->engine, &of_b, &err), &err);
   }
-  MPI_Allreduce(MPI_IN_PLACE, &distance, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+  tap_sum_all(MPI_COMM_WORLD, &distance, 1, MPI_DOUBLE);
   return fabs((weight_a * of_a.loss + weight_b * of_b.loss + distance) / wanted - 1);
 }
 

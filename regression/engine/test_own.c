@@ -292,7 +292,7 @@ static void count_tokens(const trial *s, int64_t micro_batch, course *c) {
 }
 
 static void sum_over(MPI_Comm comm, float *value, int64_t n) {
-  MPI_Allreduce(MPI_IN_PLACE, value, (int) n, MPI_FLOAT, MPI_SUM, comm);
+  tap_sum_all(comm, value, (int) n, MPI_FLOAT);
 }
 
 /* The outputs of all ranks, each token's value once. */
@@ -331,7 +331,7 @@ static ts_step_result step_by_hand(const trial *s, MPI_Comm comm, const course *
     }
     must(ts_step(s->engine, &r, &err), &err);
   }
-  MPI_Allreduce(MPI_IN_PLACE, of, 2, MPI_DOUBLE, MPI_SUM, comm);
+  tap_sum_all(comm, of, 2, MPI_DOUBLE);
   c->by_hand = of[0] / of[1];
   put_together(s, comm, c);
   return r;

@@ -246,7 +246,7 @@ static bool shares_make_whole(const subject *s, int kind) {
     ts_free(value);
     right = add_share(s, i, kind, full + at, sum + at, owners + at) && right;
   }
-  MPI_Allreduce(MPI_IN_PLACE, sum, (int) (2 * all), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+  tap_sum_all(MPI_COMM_WORLD, sum, (int) (2 * all), MPI_FLOAT);
   for (int64_t k = 0; k < all; ++k) {
     right = right && owners[k] == 1 && sum[k] == full[k];
   }
@@ -403,7 +403,7 @@ static double loss_along(const subject *s, const gradients *g, double by) {
   }
   must(ts_forward(s->engine, &err), &err);
   must(ts_get_loss(s->engine, &sum[0], &sum[1], &err), &err);
-  MPI_Allreduce(MPI_IN_PLACE, sum, 2, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+  tap_sum_all(MPI_COMM_WORLD, sum, 2, MPI_DOUBLE);
   return sum[0] / sum[1];
 }
 
@@ -519,7 +519,7 @@ static void test_own(ts_world *world, int stage) {
   for (int i = 0; i < SAMPLES * OUT; ++i) {
     ones[i] = 1;
   }
-  MPI_Allreduce(MPI_IN_PLACE, sum, IN, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+  tap_sum_all(MPI_COMM_WORLD, sum, IN, MPI_FLOAT);
   must(ts_set_input(s.engine, "x", x, &err), &err);
   must(ts_forward(s.engine, &err), &err);
   must(ts_backward_from(s.engine, "y", ones, &err), &err);

@@ -70,8 +70,11 @@ static void prepare(fiber_context *c, char *stack, void (*entry)(void)) {
   prepare_stack(c, stack, entry);
 }
 
+static fiber_context *left; /* who ran before */
+
 /* Go on with `to`; returns when `from` goes on, which after the `last` time it never does. */
 static void change(fiber_context *from, fiber_context *to, bool last) {
+  left = from;
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_start_switch_fiber(last ? NULL : &from->stack.fake, to->stack.bottom, to->stack.bytes);
 #endif
@@ -83,11 +86,10 @@ static void change(fiber_context *from, fiber_context *to, bool last) {
 }
 
 /* The first on a new stack: learns where the stack is that it came from. */
-static void arrive(fiber_context *from) {
+static void arrive(void) {
 #if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_finish_switch_fiber(NULL, &from->stack.bottom, &from->stack.bytes);
+  __sanitizer_finish_switch_fiber(NULL, &left->stack.bottom, &left->stack.bytes);
 #endif
-  (void) from;
 }
 
 /* ---- the block ---- */
@@ -200,10 +202,23 @@ static int number(const fiber *f) {
   return 32 * f->self.warp + f->self.lane;
 }
 
+/* Go on with one of those that can, or where the block began. */
+static void go_on(fiber_context *from, bool last) {
+  fiber_context *to = &b.scheduler;
+  if (!b.ready.empty()) {
+    std::swap(b.ready[shim_random((unsigned) b.ready.size())], b.ready.back());
+    fiber *f = &b.fibers[(size_t) b.ready.back()];
+    b.ready.pop_back();
+    shim_self = &f->self;
+    to = &f->context;
+  }
+  change(from, to, last);
+}
+
 /* Until somebody makes it ready. */
 static void pause(const char *waits) {
   self()->waits = waits;
-  change(&self()->context, &b.scheduler, self()->done);
+  go_on(&self()->context, self()->done);
 }
 
 /* Whether all have arrived. */
@@ -219,7 +234,7 @@ static bool release_barrier(void) {
 }
 
 static void entry(void) {
-  arrive(&b.scheduler);
+  arrive();
   (*b.body)();
   fiber *f = self();
   if (!f->copies.empty()) {
@@ -530,13 +545,7 @@ static void run_block(shim_index block) {
     start_fiber(i, block);
     b.ready.push_back(i);
   }
-  while (!b.ready.empty()) {
-    std::swap(b.ready[shim_random((unsigned) b.ready.size())], b.ready.back());
-    fiber *f = &b.fibers[(size_t) b.ready.back()];
-    b.ready.pop_back();
-    shim_self = &f->self;
-    change(&b.scheduler, &f->context, false);
-  }
+  go_on(&b.scheduler, false);
   for (int i = 0; i < b.threads; ++i) {
     if (!b.fibers[(size_t) i].done) {
       shim_self = &b.fibers[(size_t) i].self;

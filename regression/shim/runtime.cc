@@ -85,7 +85,7 @@ unsigned shim_random(unsigned below) {
   state ^= state << 13;
   state ^= state >> 7;
   state ^= state << 17;
-  return below <= 1 ? 0 : (unsigned) ((state >> 32) % below);
+  return (unsigned) ((state >> 32) * below >> 32);
 }
 
 /* ---- device memory ---- */
