@@ -9,7 +9,7 @@ extern "C" {
 #include "cuda/attention_limits.h"
 }
 
-enum { DELTA_THREADS = 128, BOUNDS_THREADS = 128 };
+enum { DELTA_THREADS = 128, BOUNDS_THREADS = 128, NOTHING_THREADS = 256 };
 
 /* Rows of a side: tiles of 64 in a dimension of a grid.  Tokens of a whole sample: sums of two places are ints. */
 static const int64_t most_rows = 65535 * 64, most_length = 1 << 29;
@@ -329,6 +329,33 @@ static void backward_own(const ts_kernel_call *call) {
   }
 }
 
+/* ---- of queries that see nothing ---- */
+
+/* y = value, and beta prior where there is one. */
+template <typename T>
+__global__ void __launch_bounds__(NOTHING_THREADS)
+    attention_nothing(T *y, ts_prior<T> prior, float value, int64_t count) {
+  int64_t i = (int64_t) blockIdx.x * NOTHING_THREADS + threadIdx.x;
+  if (i < count) {
+    ts_add_prior<1>(&value, prior, ts_prior_beta(prior), i);
+    y[i] = ts_round<T>(value);
+  }
+}
+
+template <typename T> static void launch_nothing(const ts_kernel_call *call, int i, float value) {
+  int64_t count = ts_shape_count(&ts_call_out(call, i)->shape);
+  const void *prior = call->prior == NULL ? NULL : call->prior[i];
+  ts_launch(attention_nothing<T>, ts_blocks(count, NOTHING_THREADS), NOTHING_THREADS, 0, ts_call_stream(call),
+            (T *) call->out[i], ts_prior<T>{(const T *) prior, call->beta}, value, count);
+}
+
+static void see_nothing(const ts_kernel_call *call) {
+  for (int i = 0; i < call->node->n_out; ++i) {
+    float value = call->node->op == TS_OP_ATTENTION && i == 1 ? -INFINITY : 0; /* lse */
+    TS_FOR_FLOAT(ts_call_out(call, i)->dtype, launch_nothing, call, i, value);
+  }
+}
+
 /* ---- ours or cuDNN's ---- */
 
 void ts_attention_run_own(const ts_kernel_call *call) {
@@ -377,7 +404,9 @@ static size_t set_up_attention(const ts_target *target, const ts_graph *graph, c
 }
 
 static void launch_attention(const ts_kernel_call *call) {
-  if (call->prepared != NULL) {
+  if (call->node->attr.attention.blind) {
+    see_nothing(call);
+  } else if (call->prepared != NULL) {
     ts_cudnn_plan_run((ts_cudnn_plan *) call->prepared, call);
   } else {
     ts_attention_run_own(call);

@@ -169,6 +169,13 @@ test_offload() {
     --set 'zero_optimization.offload_optimizer={device="nvme";nvme_path=".";}'
   ok "and with states in files" both clean 'same stages stages_stored'
   # shellcheck disable=SC2086
+  SHIM_SEED=5 train 1 all_stored $all --set compile.offload_activation=true --set run.host_memory_limit=4600000 --set run.memory_limit=1e12 \
+    --set aio.block_size=4096 --set aio.queue_depth=1 --set 'zero_optimization.offload_optimizer={device="nvme";nvme_path=".";}'
+  ok "within a limit as much of it stays as fits" both clean 'same all_here all_stored'
+  # shellcheck disable=SC2086
+  train 1 rehearsal $again --set run.algorithms=blocks/algorithms.txt --set debug.skip_attention=true
+  ok "a rehearsal without attention goes through all steps" both clean 'told "losses mean nothing"'
+  # shellcheck disable=SC2086
   run "$tessera" plan deck.cfg --target cuda $again --set activation_checkpointing.cpu_checkpointing=true
   ok "the plan says how much" printed '^  activations +[1-9][0-9]* .*'
   # shellcheck disable=SC2086

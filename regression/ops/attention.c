@@ -33,7 +33,8 @@ static bool sees(const run_case *c, const query *q, int64_t row) {
   const int32_t *document = c->n_in > q->optional ? c->in[q->optional].data : NULL;
   int64_t key = ts_tokens_at(&c->attr.attention.keys, row), window = c->attr.attention.window;
   bool same = document == NULL || document[q->b * q->length + q->token] == document[q->b * q->length + key];
-  return same && !(c->attr.attention.causal && key > q->token) && (window == 0 || key > q->token - window);
+  return !c->attr.attention.blind && same && !(c->attr.attention.causal && key > q->token) &&
+         (window == 0 || key > q->token - window);
 }
 
 /* What dropout multiplies the weight of a key with. */
@@ -162,7 +163,7 @@ static const struct {
   float softcap, dropout;
   ts_tokens queries, keys;
   int64_t rows, n_keys;
-  bool wide;
+  bool wide, blind;
 } parts[] = {
 #define PART(at, count) .n = 1, .stretch = {{at, count}}
 #define PARTS(at, count, later, more) .n = 2, .stretch = {{at, count}, {later, more}}
@@ -177,6 +178,8 @@ static const struct {
     {2, 50, 2, 1, 8, 0, 0, true, OF(PARTS(0, 10, 30, 10)), ON(PART(10, 20)), .wide = true},
     {1, 400, 2, 1, 32, 0, 0, true, OF(PARTS(100, 80, 260, 140)), ON(PARTS(30, 90, 150, 100)), .window = 70},
     {1, 40, 3, 1, 9, 0, 0, true, OF(PART(0, 5)), ON(PART(20, 5)), .wide = true},
+    {2, 40, 2, 1, 16, 0, 0, true, .rows = 40, .n_keys = 40, .blind = true},
+    {1, 300, 4, 2, 24, 0, 0, true, true, OF(PARTS(50, 75, 200, 90)), .n_keys = 300, .wide = true, .blind = true},
     /* stretches that begin and end inside blocks; a key block across both; no mask */
     {1, 700, 1, 1, 16, 0, 0, true, OF(PARTS(100, 150, 450, 150)), ON(PARTS(64, 200, 400, 260)), .window = 130},
     {1, 400, 2, 1, 40, 0, 0, false, OF(PART(300, 70)), ON(PARTS(0, 130, 200, 133))},
@@ -227,7 +230,8 @@ static void add_extras(run_case *c, int variant, int first) {
                                                   .queries = v->queries,
                                                   .keys = v->keys,
                                                   .wide_queries = v->wide,
-                                                  .wide_keys = v->wide && variant % 4 != 0};
+                                                  .wide_keys = v->wide && variant % 4 != 0,
+                                                  .blind = v->blind};
   c->n_in = first + 3;
   if (v->documents) {
     c->in[first] = run_new(TS_I32, TS_SHAPE(v->batch, v->length));

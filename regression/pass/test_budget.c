@@ -250,6 +250,104 @@ static void test_beside(void) {
   grid_backend = NULL;
 }
 
+/* ---- activations ---- */
+
+/* Blocks whose inputs take most. */
+#define DEEP                                                                               \
+  "model.num_hidden_layers=12 model.vocab_size=64 train_micro_batch_size_per_gpu=8 "       \
+  "activation_checkpointing.enabled=true activation_checkpointing.cpu_checkpointing=true " \
+  "zero_optimization.offload_optimizer.nvme_path=\"/nowhere\" zero_optimization.stage=3 "
+
+static int64_t peak_with(const setting *s, ts_offload_stay stay) {
+  ts_program *program = program_with(s, stay);
+  const int64_t peak = program->plan->peak_bytes;
+  ts_program_destroy(&program);
+  return peak;
+}
+
+/* Beside states that are where the deck says, as many units at the end of the forward keep theirs as fit. */
+static void test_units(const char *sets, bool device) {
+  setting s;
+  grid_backend = device ? null_device() : NULL;
+  make_setting(&s, sets, 1);
+  s.options.batch = 8;
+  ts_program *away = program_with(&s, (ts_offload_stay){.units = 1});
+  const int all = away->units_away + 2; /* the last two stay */
+  const int64_t least = away->plan->peak_bytes, peak = peak_with(&s, (ts_offload_stay){.units = all});
+  ts_program_destroy(&away);
+  bool right = all >= 12;
+  int between = 0;
+  for (int part = 0; part <= LIMITS; ++part) {
+    s.options.memory = least + (peak - least) * part / LIMITS;
+    ts_program *program = ts_program_create(&s.options);
+    const int kept = all - program->units_away;
+    between += kept > 2 && kept < all;
+    right = right && program->plan->peak_bytes <= s.options.memory &&
+            (kept == all || peak_with(&s, (ts_offload_stay){.units = kept + 1}) > s.options.memory);
+    right = right && (kept == all) == (part == LIMITS);
+    ts_program_destroy(&program);
+  }
+  tap_ok(right && between >= LIMITS / 2, "%s: of %d units' activations as many stay as fit",
+         device ? "beside a device" : "of processors, else in a file", all);
+  ts_deck_destroy(&s.deck);
+  grid_backend = NULL;
+}
+
+/* With device = "auto" states compete: no more is copied than with either of them first. */
+static void test_competition(void) {
+  setting s;
+  grid_backend = null_device();
+  make_setting(&s, DEEP AUTO " gradient_accumulation_steps=2", 1);
+  s.options.batch = 8;
+  const ts_offload_stay none = {.decided = true, .at_once = true, .together = 1, .units = 1};
+  const int64_t least = peak_with(&s, none),
+                peak = peak_with(&s, (ts_offload_stay){.decided = true, .all = true, .live = INT64_MAX, .units = 100});
+  bool right = true;
+  int both = 0;
+  double before = INFINITY;
+  for (int part = 1; part <= LIMITS; ++part) {
+    s.options.memory = least + (peak - least) * part / LIMITS;
+    ts_program *program = ts_program_create(&s.options);
+    const ts_moved moved = ts_program_moved(program);
+    const double copied = moved.read[TS_SPACE_PINNED] + moved.written[TS_SPACE_PINNED];
+    right = right && program->plan->peak_bytes <= s.options.memory && copied <= before;
+    both += program->units_away > 0 && program->offload.states_stay + program->offload.values_stay > 0;
+    before = copied;
+    ts_program_destroy(&program);
+  }
+  tap_ok(right && before == 0, "activations beside states: what fits, the less the more there is (%d of %d share)",
+         both, LIMITS);
+  ts_deck_destroy(&s.deck);
+  grid_backend = NULL;
+}
+
+/* What has no room in the host's memory either: activations of the first units, as few as can be. */
+static void test_stored_units(void) {
+  setting s;
+  grid_backend = null_device();
+  make_setting(&s, DEEP "zero_optimization.offload_optimizer.device=nvme", 1);
+  s.options.batch = 256;
+  s.options.memory = peak_with(&s, (ts_offload_stay){.units = 1});
+  ts_program *program = ts_program_create(&s.options);
+  const int64_t host = host_bytes_of(program), file = program->plan->arena_bytes[TS_ARENA_FILE];
+  ts_program_destroy(&program);
+  bool right = true;
+  int64_t stored = 0;
+  for (int part = 9; part >= 5; --part) {
+    s.options.host_memory = host * part / 8;
+    program = ts_program_create(&s.options);
+    const int64_t more = program->plan->away[TS_SPACE_FILE][TS_PURPOSE_ACTIVATION];
+    right = right && host_bytes_of(program) <= s.options.host_memory && (more > 0) == (part < 8) &&
+            (part > 7 || more > stored) && program->plan->arena_bytes[TS_ARENA_FILE] >= file + more &&
+            program->plan->peak_bytes <= s.options.memory;
+    stored = more;
+    ts_program_destroy(&program);
+  }
+  tap_ok(right && stored > 0, "a small memory beside a device: %lld bytes of activations in files", (long long) stored);
+  ts_deck_destroy(&s.deck);
+  grid_backend = NULL;
+}
+
 int main(void) {
   test_choices("zero_optimization.stage=3" NO_GRADIENTS, 1);
   test_choices("zero_optimization.stage=3 bf16.enabled=true gradient_accumulation_steps=3" NO_GRADIENTS, 2);
@@ -257,5 +355,9 @@ int main(void) {
   test_order();
   test_fewest();
   test_beside();
+  test_units(DEEP "zero_optimization.offload_optimizer.device=cpu", true);
+  test_units(DEEP "zero_optimization.offload_optimizer.device=nvme", false);
+  test_competition();
+  test_stored_units();
   return tap_done();
 }

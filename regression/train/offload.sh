@@ -130,6 +130,55 @@ test_budget() {
   ok "plan: what stays" printed 'states of 100.0 %, the gradients of 100.0 % and the values of 100.0 % stay: as many as fit into 1'
 }
 
+# kept_away RANKS NAME [WORD]...: within the smallest limit that works, which activations leave for, and without one.
+kept_away() {
+  ranks=$1
+  title=$2
+  shift 2
+  rm -rf least roomy
+  train "$ranks" roomy $long "$@"
+  train "$ranks" least $away "$@" --set run.memory_limit=1MB
+  smallest=$(grep -o 'needs [0-9]* MB' "$scratch/err" | head -n 1 | tr -dc 0-9)
+  train "$ranks" least $away "$@" --set "run.memory_limit=\"$((smallest + 1))MB\""
+  ok "$title: activations leave" both 'gave 0' 'printed "what [0-9]+ of [0-9]+ units keep for the backward leaves"'
+  ok "$title: the same bits" "$tessera" compare least roomy --tolerance 0
+}
+
+# Of twelve blocks whose inputs take most, those that do not fit are in the file.
+test_activations() {
+  long="--set model.num_hidden_layers=12 --set model.hidden_size=128 --set model.intermediate_size=256
+    --set data.sequence_length=64 --set model.max_position_embeddings=64 --set train_batch_size=32
+    --set train_micro_batch_size_per_gpu=32 --set activation_checkpointing.enabled=true --set run.steps=2
+    --set optimizer.type=SGD --set run.save_every=0 --set aio={block_size=4096;queue_depth=1;}"
+  away="$long --set activation_checkpointing.cpu_checkpointing=true
+    --set zero_optimization.offload_optimizer={device=\"auto\";nvme_path=\"disk\";}"
+  train 1 roomy $long
+  ok "long samples" gave 0
+  train 1 least $long --set run.memory_limit=1MB
+  whole=$(grep -o 'needs [0-9]* MB' "$scratch/err" | head -n 1 | tr -dc 0-9)
+  train 1 least $away --set run.memory_limit=1MB
+  least=$(grep -o 'needs [0-9]* MB' "$scratch/err" | head -n 1 | tr -dc 0-9)
+  ok "$least MB suffice, with activations in memory $whole MB" [ "${least:-99999}" -lt $((whole - 6)) ]
+  for limit in $((least + 1)) $(((least + whole) / 2)); do
+    rm -rf least
+    train 1 least $away --set "run.memory_limit=\"${limit}MB\""
+    ok "within $limit MB: it trains, and says what leaves" both clean 'printed "what [0-9]+ of [0-9]+ units keep for the backward leaves"'
+    ok "with the same bits" "$tessera" compare least roomy --tolerance 0
+  done
+  run "$tessera" plan tiny.cfg $away --memory $((least - 30))MB
+  ok "plan: what leaves" printed '^what [0-9]+ of [0-9]+ units keep for the backward leaves'
+  ok "plan: in files" printed '^  activations.* +[1-9]'
+  kept_away 2 "2 ranks at stage 3, two micro-batches" --set zero_optimization.stage=3 \
+    --set train_batch_size=64
+  kept_away 1 "unit by unit" --set train_micro_batch_size_per_gpu=16 --set run.accumulation_order=unit
+  kept_away 1 "all that the backward reads, memory checked" --set activation_checkpointing.enabled=false \
+    --set compile.offload_activation=true --set debug.memcheck=true --set train_batch_size=16 \
+    --set train_micro_batch_size_per_gpu=16
+  kept_away 2 "along tp, attention kept" --set tensor_parallel.autotp_size=2 \
+    --set activation_checkpointing.policy=sac --set bf16.enabled=true
+  rm -rf least roomy
+}
+
 test_killed() {
   (train 2 "$(pwd)/killed" $all --set run.steps=2000 --set run.save_every=0) &
   job=$!
@@ -165,6 +214,7 @@ test_resume
 test_inference
 test_plan
 test_budget
+test_activations
 test_killed
 test_refused
 finish

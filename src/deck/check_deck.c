@@ -308,6 +308,12 @@ static void check_kept_by_tp(ts_reader *reader) {
   }
 }
 
+static void note_rehearsal(ts_reader *reader) {
+  if (reader->deck->debug.skip_attention) {
+    ts_reader_note(reader, "debug.skip_attention: only the last block has attention: losses mean nothing");
+  }
+}
+
 static void note_recomputation(ts_reader *reader) {
   check_repeated(reader);
   check_kept_by_tp(reader);
@@ -489,7 +495,7 @@ void ts_reader_check_deck(ts_reader *reader) {
       ts_reader_check_optimizer,  ts_reader_check_precision,
       note_recomputation,         check_batch,
       ts_reader_check_elasticity, ts_reader_check_autocast,
-      ts_reader_check_parallel,
+      ts_reader_check_parallel,   note_rehearsal,
   };
   for (size_t i = 0; i < sizeof model_checks / sizeof *model_checks && !ts_deck_model_is_own(reader->deck); ++i) {
     model_checks[i](reader);

@@ -449,6 +449,7 @@ typedef struct ts_deck {
     bool memcheck;        /**< Poison memory before the first write and after death. */
     char *dump;           /**< Directory for a dump of the graph after each pass; "" for none. */
     int64_t digest_every; /**< Steps between digests of all parameters in digests.csv; 0: none. */
+    bool skip_attention;  /**< In all blocks but the last queries see nothing: losses mean nothing. */
   } debug;
   struct {
     char *timeline; /**< File for a Chrome trace; "" for none. */

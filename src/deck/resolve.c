@@ -230,12 +230,15 @@ void ts_reader_resolve(ts_reader *reader) {
   if (!given(reader, "tensor_parallel.tp_overlap_comm")) {
     d->tensor_parallel.tp_overlap_comm = d->zero_optimization.overlap_comm;
   }
-  if (d->activation_checkpointing.cpu_checkpointing && strcmp(d->run.device, "cuda") != 0) {
+  const bool nowhere = strcmp(d->run.device, "cuda") != 0 && ts_deck_files(d)[0] == 0;
+  if (d->activation_checkpointing.cpu_checkpointing && nowhere) {
     ts_reader_note(reader, "activation_checkpointing.cpu_checkpointing: no effect on processors, where all is in host "
-                           "memory");
+                           "memory, without a limit and files");
   }
-  if (d->compile.offload_activation && strcmp(d->run.device, "cuda") != 0) {
-    ts_reader_note(reader, "compile.offload_activation: no effect on processors, where all is in host memory");
+  if (d->compile.offload_activation && nowhere) {
+    ts_reader_note(reader,
+                   "compile.offload_activation: no effect on processors, where all is in host memory, without a "
+                   "limit and files");
   }
   ts_reader_note_auto(reader);
 }

@@ -147,6 +147,9 @@ static const ts_key rows[] = {
     WORD(debug.dump, "", NULL, NULL, 0, "Directory for a dump of the graph after each pass."),
     INTEGER(debug.digest_every, "0", 0, LARGE, 0,
             "Steps between digests of all parameters, for `tessera compare`; 0 for none."),
+    FLAG(debug.skip_attention, "false", 0,
+         "Rehearse the memory and the copies of a run with long samples: only the last block has attention, in the "
+         "others it makes zeros; losses mean nothing."),
     WORD(profile.timeline, "", NULL, NULL, 0, "File for a Chrome trace of a step by op and collective."),
 };
 

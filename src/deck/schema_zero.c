@@ -176,7 +176,8 @@ static const ts_key rows[] = {
          "rows of its own (tensor_parallel.sequence_parallel), which is that; else refused."),
     FLAG(activation_checkpointing.cpu_checkpointing, "false", 0,
          "With activation_checkpointing.enabled what blocks keep for the backward waits in the host's memory beside a "
-         "GPU; on processors without effect."),
+         "GPU; within a limit (run.memory_limit) that of as many blocks as do not fit, and in files (nvme_path) where "
+         "the host has no room, or no GPU computes."),
     ALIAS("activation_checkpoint_cpu_offload", "activation_checkpointing.cpu_checkpointing"),
     FLAG(tiled_mlp_compute, "false", 0,
          "Compute each MLP for hidden_size tokens at a time, and keep of it only its input: long samples take less "

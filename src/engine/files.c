@@ -63,6 +63,11 @@ char *ts_engine_describe_offload(const ts_engine *e) {
   if (e->store != NULL) {
     add_store(e, &text);
   }
+  if (ts_engine_program(e)->units_away > 0) {
+    const ts_program *program = ts_engine_program(e);
+    ts_text_add(&text, "%swhat %d of %d units keep for the backward leaves",
+                text.length > 0 ? "; " : "offload: ", program->units_away, program->graph->n_units);
+  }
   if (ts_engine_program(e)->updates_on_host) {
     ts_text_add(&text, "%supdated by the host's processors", text.length > 0 ? ", " : "offload: ");
   }

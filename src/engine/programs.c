@@ -157,8 +157,10 @@ static void add_programs_that_fit(ts_engine *e, const ts_engine_options *o) {
     stay.together = agreed.together;
     e->stay = stay;
     add_programs(e, o);
-    int64_t excess = ts_engine_peak(e) - budget;
-    bool first_fits = ts_engine_program(e)->plan->peak_bytes <= e->budget;
+    const int64_t peak = ts_engine_peak(e), first = ts_engine_program(e)->plan->peak_bytes;
+    int64_t excess = peak - budget, others = peak - first - (budget - e->budget); /* of what they take, not taken off */
+    excess = excess > 0 && others > excess ? others : excess;
+    bool first_fits = first <= e->budget;
     bool again = tries < 2 && budget > 0 && excess > 0 && excess < e->budget && first_fits;
     int64_t beside = e->host_budget > 0 ? ts_engine_host_bytes(e) - host_budget : 0;
     bool again_beside = tries < 2 && beside > 0 && beside < e->host_budget;
@@ -175,7 +177,8 @@ static void add_programs_that_fit(ts_engine *e, const ts_engine_options *o) {
 }
 
 void ts_engine_add_programs(ts_engine *e, const ts_engine_options *o) {
-  if (ts_deck_fits_offload(o->deck)) {
+  const ts_program_options options = options_to_fit(e, o);
+  if (ts_budget_is_open(&options)) {
     add_programs_that_fit(e, o);
   } else {
     add_programs(e, o);

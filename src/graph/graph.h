@@ -336,6 +336,7 @@ typedef union ts_attr {
     ts_tokens queries, keys;      /**< Which of them q has, and k and v. */
     bool wide_queries, wide_keys; /**< o and dq, dk and dv are fp32; else like q and k. */
     bool fused_qkv;               /**< q, k and v are the columns of one tensor, and so are their gradients. */
+    bool blind;                   /**< No query sees a key. */
   } attention;
   struct {
     ts_dtype dtype;       /**< Of dw, where the op has it. */

@@ -9,9 +9,11 @@ typedef struct search {
   int64_t steps, bytes; /* the longest so far, and what there is */
 } search;
 
+/* With all activations away that may leave: as many stay as fit, which is then none more. */
 static bool length_fits(const ts_program_options *options, int64_t steps, int64_t bytes) {
   ts_program_options longer = *options;
   longer.length = steps * TS_PLAN_LENGTH_STEP;
+  longer.stay.units = ts_deck_fits_offload(options->deck) ? longer.stay.units : 1;
   ts_program *program = ts_program_create(&longer);
   bool does = program->plan->peak_bytes <= bytes;
   ts_program_destroy(&program);

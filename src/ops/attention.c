@@ -238,7 +238,7 @@ static double product_flops(const ts_graph *g, const ts_node *node, int q) {
   ts_interval all_queries = {0, shape->d[1]}, all_keys = {0, ts_rule_in(g, node, q + 1)->shape.d[1]};
   const ts_tokens *queries = &node->attr.attention.queries, *keys = &node->attr.attention.keys;
   double pairs = 0;
-  for (int i = 0; i == 0 || i < queries->n; ++i) {
+  for (int i = 0; !node->attr.attention.blind && (i == 0 || i < queries->n); ++i) {
     for (int j = 0; j == 0 || j < keys->n; ++j) {
       pairs += visible_pairs(node, queries->n > 0 ? queries->stretch[i] : all_queries,
                              keys->n > 0 ? keys->stretch[j] : all_keys);

@@ -284,10 +284,9 @@ bool ts_offload_updates_on_host(const ts_pass_context *context, const ts_part *p
   return may && (strcmp(where, "host") == 0 || faster);
 }
 
-bool ts_offload_activations(const ts_pass_context *context) {
-  const ts_deck *deck = context->deck;
+bool ts_offload_activations(const ts_deck *deck, const ts_backend *backend) {
   bool blocks = deck->activation_checkpointing.enabled && deck->activation_checkpointing.cpu_checkpointing;
-  return (blocks || deck->compile.offload_activation) && context->target.backend->device != NULL;
+  return (blocks || deck->compile.offload_activation) && (backend->device != NULL || ts_deck_files(deck)[0] != 0);
 }
 
 int ts_offload_ahead(const ts_deck *deck) {

@@ -61,10 +61,10 @@ int ts_offload_threads(const ts_deck *deck, const ts_target *target);
  * can be read; INT64_MAX where all its states are in the backend's memory. Not collective. */
 int64_t ts_offload_piece(const ts_pass_context *context, const ts_part *part);
 
-/** Does what is kept from the forward for the backward leave (activation_checkpointing.cpu_checkpointing, or
- * compile.offload_activation, on a device)?
+/** May what is kept from the forward for the backward leave (activation_checkpointing.cpu_checkpointing, or
+ * compile.offload_activation)?  Beside a device; of processors to a file, as far as a limit wants it (run/budget.h).
  * Not collective. */
-bool ts_offload_activations(const ts_pass_context *context);
+bool ts_offload_activations(const ts_deck *deck, const ts_backend *backend);
 
 /** How many pieces are read ahead of the one that is updated, units of parameters ahead of the one that is used, and
  * pieces written behind the one that is updated. Not collective. */

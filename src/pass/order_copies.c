@@ -15,6 +15,7 @@ typedef struct loads {
   bool *issued;
   ts_nid *held; /* stores of what a device still has to bring to the host's memory */
   int n_held;
+  bool computes; /* something comes behind them that is computed */
 } loads;
 
 /* Does a node bring something to another one: to where that computes, or a device's to what the host computes? */
@@ -171,11 +172,17 @@ static void issue_in_order(loads *l, ts_nid n, bool behind) {
   if (ends_holding(l, n)) {
     issue_held(l);
   }
-  if (behind && may_be_held(l->graph, &l->graph->node[n])) {
+  const ts_node *node = &l->graph->node[n];
+  if (behind && may_be_held(l->graph, node)) {
+    if (l->computes) { /* of what is kept: those of the block before */
+      issue_held(l);
+    }
     l->held[l->n_held++] = n;
+    l->computes = false;
     return;
   }
   issue_node(l, n);
+  l->computes = l->computes || !(ts_node_is_copy(node) || ts_node_is_window(node));
   if (l->reads[n]) {
     issue_held(l);
   }

@@ -36,6 +36,9 @@ typedef struct ts_offload_stay {
   int64_t together; /**< Micro-batches that go through the model unit by unit, at most; 0 as 1. */
   bool at_once;     /**< No update waits for the next forward: what is computed there leaves no room for its pieces. */
   bool all;         /**< Where of_part is NULL: all of it, else nothing. */
+  int units;        /**< Units at the end of the forward that keep what their backward reads where it is computed, of
+                     * activations that leave, whether the rest is decided or not; 0: the deck says it. */
+  int units_stored; /**< Of the others those at the beginning of the forward whose activations go to a file. */
   unsigned char *of_part; /**< By part of the layout, TS_STATES_STAY, ... (pass/offload.h). */
 } ts_offload_stay;
 
@@ -102,6 +105,6 @@ bool ts_part_sums_whole(const ts_pass_context *context, const ts_part *part);
 ts_pass_run ts_pass_precision, ts_pass_autocast, ts_pass_shard, ts_pass_experts, ts_pass_tile, ts_pass_balance,
     ts_pass_stage, ts_pass_crossing, ts_pass_autodiff, ts_pass_loss_scale, ts_pass_recompute, ts_pass_head_groups,
     ts_pass_exchange, ts_pass_placed, ts_pass_offload, ts_pass_unroll, ts_pass_zero, ts_pass_fuse, ts_pass_epilogue,
-    ts_pass_fused_qkv, ts_pass_schedule, ts_pass_memory;
+    ts_pass_fused_qkv, ts_pass_schedule, ts_pass_memory, ts_pass_rehearse;
 
 #endif

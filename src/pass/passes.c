@@ -6,6 +6,8 @@
 #include <string.h>
 
 const ts_pass ts_passes[] = {
+    {"rehearse", ts_pass_rehearse, TS_FACT_MODEL, TS_FACT_MODEL, TS_FACT_PRECISION, false,
+     "attention in the last block alone, for a rehearsal of memory and copies"},
     {"precision", ts_pass_precision, TS_FACT_MODEL, TS_FACT_PRECISION, TS_FACT_GRADIENTS, false,
      "working dtypes of parameters and activations"},
     {"autocast", ts_pass_autocast, TS_FACT_PRECISION, TS_FACT_PRECISION, TS_FACT_SHARDED, false,

@@ -27,14 +27,15 @@ typedef struct unroll {
   int64_t n;
 } unroll;
 
-/* An input's, for each micro-batch; another is that of all. */
+/* An input's, for each micro-batch, and that of what the backward reads; another is that of all. */
 static void copy_leaf(unroll *u, ts_tid t) {
   const ts_tensor *old = &u->rewrite.from->tensor[t];
   u->map[0][t] = ts_graph_add_leaf(u->rewrite.to, old);
   for (int64_t m = 1; m < u->n; ++m) {
     ts_tensor leaf = *old;
     leaf.name = ts_together_name(old->name, m);
-    u->map[m][t] = old->role == TS_ROLE_INPUT ? ts_graph_add_leaf(u->rewrite.to, &leaf) : u->map[0][t];
+    bool own = old->role == TS_ROLE_INPUT || old->held.state == TS_STATE_KEPT;
+    u->map[m][t] = own ? ts_graph_add_leaf(u->rewrite.to, &leaf) : u->map[0][t];
     ts_free(leaf.name);
   }
 }

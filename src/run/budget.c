@@ -113,6 +113,10 @@ static void note_largest_copy(search *s, const ts_graph *g, const ts_place *plac
   i->there += i->kind == TS_STATES_STAY ? fmin(bytes, PIECES_AT_A_TIME * largest) : bytes;
 }
 
+static bool is_of_part(const ts_tensor *leaf) {
+  return leaf->role == TS_ROLE_STATE && leaf->held.part >= 0;
+}
+
 /* Of a program in which nothing stays: what is elsewhere, and how much of it is copied. */
 static void find_items(search *s, const ts_program *none) {
   const ts_graph *g = none->graph;
@@ -121,7 +125,7 @@ static void find_items(search *s, const ts_program *none) {
   ts_place *place = ts_storage_find(g);
   for (ts_tid t = 0; t < g->n_tensors; ++t) {
     const ts_tensor *leaf = &g->tensor[t];
-    if (leaf->role == TS_ROLE_STATE && ts_space_is_away(leaf->space)) {
+    if (is_of_part(leaf) && ts_space_is_away(leaf->space)) {
       item *i = &s->item[item_of(leaf)];
       i->part = leaf->held.part;
       i->kind = kinds[item_of(leaf) % KINDS];
@@ -132,7 +136,7 @@ static void find_items(search *s, const ts_program *none) {
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
     const ts_node *node = &g->node[n];
     const ts_tensor *leaf = ts_node_is_copy(node) ? &g->tensor[place[ts_copy_away(node)].root] : NULL;
-    if (leaf != NULL && leaf->role == TS_ROLE_STATE) {
+    if (leaf != NULL && is_of_part(leaf)) {
       s->item[item_of(leaf)].saves += ts_program_copied(none, node);
     }
   }
@@ -364,8 +368,8 @@ static int64_t fewer(int64_t micro_batches, int64_t together) {
 }
 
 /* The most that can go together where all leaves that may, whether updates wait or not, but no fewer than `least`. */
-static int64_t most_together(const search *s, int64_t micro_batches, int64_t least) {
-  ts_offload_stay none = {.decided = true, .together = micro_batches};
+static int64_t most_together(const search *s, int units, int64_t micro_batches, int64_t least) {
+  ts_offload_stay none = {.decided = true, .together = micro_batches, .units = units};
   bool fits = false;
   while (!fits && none.together > least) {
     none.at_once = false;
@@ -388,14 +392,15 @@ static void try_units(const search *s, outcome found, ts_offload_stay *chosen) {
   units.all = false;
   units.of_part = NULL;
   units.live = 0;
-  units.together = most_together(s, s->options->deck->gradient_accumulation_steps, 1);
+  units.together = most_together(s, chosen->units, s->options->deck->gradient_accumulation_steps, 1);
   if (units.together > 1) {
     outcome by_unit = choose_beside(s->options, s->memory, &units);
     take_better(found, chosen, by_unit, units);
   }
 }
 
-static ts_offload_stay decide_what_stays(const ts_program_options *options) {
+/* Beside so many units' activations. */
+static ts_offload_stay decide_what_stays(const ts_program_options *options, int units) {
   const ts_deck *deck = options->deck;
   const bool may = ts_program_may_go_by_unit(options) && deck->gradient_accumulation_steps > 1;
   const bool always = may && strcmp(deck->run.accumulation_order, "unit") == 0;
@@ -403,13 +408,14 @@ static ts_offload_stay decide_what_stays(const ts_program_options *options) {
   ts_offload_stay like = {.decided = true,
                           .live = deck->zero_optimization.stage3_max_live_parameters,
                           .together = always ? deck->gradient_accumulation_steps : 1,
-                          .all = true},
+                          .all = true,
+                          .units = units},
                   chosen = like, other;
   outcome found = s.memory > 0 ? try_choice(&s, chosen) : (outcome){.fits = true};
   if (found.fits) {
     return chosen;
   }
-  like.together = always ? most_together(&s, deck->gradient_accumulation_steps, 2) : 1;
+  like.together = always ? most_together(&s, units, deck->gradient_accumulation_steps, 2) : 1;
   const int ways = deck->zero_optimization.offload_optimizer.super_offload ? 2 : 1;
   for (int way = 0; way < ways && !found.fits; ++way) { /* updates wait where that fits */
     like.at_once = way > 0;
@@ -462,11 +468,75 @@ static void store_some(const ts_program_options *options, int64_t most, ts_offlo
   ts_free(s.item);
 }
 
+/* And then activations: of as few units at the beginning of the forward as can be, whose backward comes last. */
+static void store_units(const ts_program_options *options, int64_t most, ts_offload_stay *stay) {
+  const search s = {.options = options};
+  ts_program *program = plan_with(&s, *stay);
+  bool fits = ts_executor_host_bytes((const ts_program *const *) &program, 1) <= most;
+  int few = 0, enough = program->units_away;
+  ts_program_destroy(&program);
+  while (!fits && enough - few > 1) {
+    stay->units_stored = few + (enough - few) / 2;
+    *(host_bytes(&s, *stay) <= most ? &enough : &few) = stay->units_stored;
+  }
+  stay->units_stored = fits ? 0 : enough;
+}
+
+/* ---- activations that leave ---- */
+
+/* Beside what else stays, those of as many units at the end of the forward as fit: what the backward wants first. */
+static void keep_units(const search *s, ts_offload_stay *stay) {
+  ts_program *program = plan_with(s, *stay);
+  int enough = stay->units, too_many = program->graph->n_units + 1;
+  bool fits = program->plan->peak_bytes <= s->memory;
+  ts_program_destroy(&program);
+  stay->units = fits ? too_many - 1 : enough; /* all, as a rule */
+  while (fits && too_many - enough > 1) {
+    *(try_choice(s, *stay).fits ? &enough : &too_many) = stay->units;
+    stay->units = enough + (too_many - enough) / 2;
+  }
+  stay->units = enough;
+}
+
+/* Whichever copies less: all other state first, or activations. */
+static ts_offload_stay decide_with_activations(const ts_program_options *options, bool states) {
+  const search s = {.options = options, .memory = ts_budget_memory(options)};
+  ts_offload_stay stay = {.units = 1};
+  if (states) {
+    stay = decide_what_stays(options, 1);
+  }
+  keep_units(&s, &stay);
+  ts_offload_stay none = {.decided = true, .at_once = true, .together = 1, .units = 1};
+  if (states) {
+    keep_units(&s, &none);
+  }
+  if (none.units > stay.units) {
+    ts_offload_stay other = decide_what_stays(options, none.units);
+    take_better(try_choice(&s, stay), &stay, try_choice(&s, other), other);
+  }
+  return stay;
+}
+
+static bool activations_compete(const ts_program_options *o) {
+  bool leave = ts_offload_activations(o->deck, o->target.backend) && o->use == TS_MODEL_TRAIN;
+  return leave && ts_budget_memory(o) > 0;
+}
+
+bool ts_budget_is_open(const ts_program_options *o) {
+  return ts_deck_fits_offload(o->deck) || activations_compete(o);
+}
+
 ts_offload_stay ts_budget_decide(const ts_program_options *options) {
-  ts_offload_stay stay = decide_what_stays(options);
+  const bool states = ts_deck_fits_offload(options->deck);
+  ts_offload_stay stay =
+      activations_compete(options) ? decide_with_activations(options, states) : decide_what_stays(options, 0);
   const int64_t beside = ts_budget_host_memory(options);
-  if (beside > 0 && ts_deck_files(options->deck)[0] != 0) {
+  const bool files = beside > 0 && ts_deck_files(options->deck)[0] != 0;
+  if (files && states) {
     store_some(options, beside, &stay);
+  }
+  if (files && stay.units > 0) {
+    store_units(options, beside, &stay);
   }
   return stay;
 }

@@ -19,6 +19,9 @@ int64_t ts_budget_memory(const ts_program_options *options);
 /** The bytes that it may take of the host's memory beside a device, likewise; on processors 0. Not collective. */
 int64_t ts_budget_host_memory(const ts_program_options *options);
 
+/** Is there something to decide: device = "auto", or activations that leave, and a limit? Not collective. */
+bool ts_budget_is_open(const ts_program_options *options);
+
 /** What stays, so that the program of \a options fits, and as little as can be is copied.
  *
  * All of it, where that fits.  Else what saves most bytes a step for those it takes, as far as it fits, the largest
@@ -30,6 +33,11 @@ int64_t ts_budget_host_memory(const ts_program_options *options);
  * micro-batches go together as fit where all has left, if that copies less.  As what stays is as much as can be, no
  * choice wants less of the host's memory beside a device; what has no room there goes to files, if the deck has a
  * directory for them, what is copied least for its bytes first: states of the optimizer, then gradients and parameters.
+ *
+ * Activations that leave (activation_checkpointing.cpu_checkpointing, compile.offload_activation) compete with state
+ * within a limit: those of as many units at the end of the forward stay as fit, whose backward comes first, beside what
+ * else stays, or before it, whichever copies less; where the host's memory is too small, too, those of units that begin
+ * the forward go to files, and of processors all that leave.
  *
  * The same deck, rank, target and memory give the same choice.  Ranks may choose otherwise than others: messages depend
  * on .live and .together alone, which they have to agree on.

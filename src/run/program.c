@@ -271,6 +271,23 @@ static bool computes_on_host(const ts_graph *g) {
   return any;
 }
 
+static int count_units_away(const ts_graph *g) {
+  bool *away = ts_calloc((size_t) g->n_units + 1, sizeof *away);
+  int units = 0;
+  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+    const ts_node *node = &g->node[n];
+    bool copied = node->op == TS_OP_COPY_OUT && node->in[0] == TS_NONE;
+    bool stored = node->op == TS_OP_STORE && g->tensor[node->in[0]].held.state == TS_STATE_KEPT;
+    bool forward = node->segment == TS_SEGMENT_FORWARD && node->unit >= 0;
+    if (forward && (copied || stored) && !away[node->unit]) {
+      away[node->unit] = true;
+      ++units;
+    }
+  }
+  ts_free(away);
+  return units;
+}
+
 static bool has_segment(const ts_graph *g, ts_segment segment) {
   bool has = false;
   for (ts_nid n = 0; n < g->n_nodes && !has; ++n) {
@@ -281,7 +298,8 @@ static bool has_segment(const ts_graph *g, ts_segment segment) {
 
 /* What the deck leaves to what fits is decided by programs of their own. */
 static ts_offload_stay stay_of(const ts_program_options *o) {
-  bool open = ts_deck_fits_offload(o->deck) && !o->stay.decided && o->layout == NULL && o->last_pass == NULL;
+  bool decided = o->stay.decided || o->stay.units > 0;
+  bool open = ts_budget_is_open(o) && !decided && o->layout == NULL && o->last_pass == NULL;
   return open ? ts_budget_decide(o) : o->stay;
 }
 
@@ -358,6 +376,7 @@ ts_program *ts_program_create(const ts_program_options *o) {
   }
   program->step.leaves = has_segment(program->graph, TS_SEGMENT_LATE_UPDATE);
   program->updates_on_host = computes_on_host(program->graph);
+  program->units_away = count_units_away(program->graph);
   program->shards = context.shards;
   program->layout = context.layout;
   program->offload = program->layout != NULL ? ts_offload_count_of(&context) : (ts_offload_count){0};

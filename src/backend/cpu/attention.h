@@ -34,6 +34,7 @@
 #define ts_attention_forward TS_ISA_NAME(ts_attention_forward)
 #define ts_attention_forward_bytes TS_ISA_NAME(ts_attention_forward_bytes)
 #define ts_attention_find_delta TS_ISA_NAME(ts_attention_find_delta)
+#define ts_attention_see_nothing TS_ISA_NAME(ts_attention_see_nothing)
 
 enum { TS_QUERIES = 64, TS_KEYS = 128, TS_DIAGONAL = 16 };
 
@@ -238,6 +239,9 @@ typedef struct ts_attention_operands {
 TS_INLINE const void *ts_attention_part(const ts_attention *p, const void *x, int64_t first) {
   return (const char *) x + (size_t) first * ts_dtype_size(p->dtype);
 }
+
+/** What attention and its gradient are when no query sees a key (attr.attention.blind). Not collective. */
+void ts_attention_see_nothing(const ts_kernel_call *call);
 
 /** Bytes of workspace a thread of ts_attention_forward. Not collective. */
 size_t ts_attention_forward_bytes(const ts_attention *p);

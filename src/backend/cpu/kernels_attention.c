@@ -183,7 +183,28 @@ static size_t attention_prepare(const ts_target *target, const ts_graph *graph, 
   return ts_attention_bounds_bytes(&p) + (size_t) target->threads * ts_attention_forward_bytes(&p);
 }
 
+void ts_attention_see_nothing(const ts_kernel_call *call) {
+  for (int i = 0; i < call->node->n_out; ++i) {
+    const ts_sink y = ts_sink_of(call, i);
+    const float value = call->node->op == TS_OP_ATTENTION && i == 1 ? -INFINITY : 0; /* lse */
+    const int64_t count = ts_call_count(call, i);
+#pragma omp parallel for num_threads(ts_call_threads(call, ts_pieces(count, TS_TILE))) schedule(static)
+    for (int64_t at = 0; at < count; at += TS_TILE) {
+      const int64_t n = ts_min(TS_TILE, count - at);
+      ts_tile nothing;
+      for (int64_t k = 0; k < n; ++k) {
+        nothing[k] = value;
+      }
+      ts_sink_write(&y, at, n, nothing);
+    }
+  }
+}
+
 static void attention_run(const ts_kernel_call *call) {
+  if (call->node->attr.attention.blind) {
+    ts_attention_see_nothing(call);
+    return;
+  }
   ts_attention p = ts_attention_of(call->graph, call->node, call, 0, 1, 3);
   const ts_attention_operands to = {.q = call->in[0],
                                     .k = ts_attention_part(&p, call->in[1], p.k_first),

@@ -355,6 +355,10 @@ static backward backward_of_call(const ts_kernel_call *call) {
 
 /* The first sweeps, whose keys most queries see when causal, first; so the last blocks of queries. */
 static void attention_dx_run(const ts_kernel_call *call) {
+  if (call->node->attr.attention.blind) {
+    ts_attention_see_nothing(call);
+    return;
+  }
   backward w = backward_of_call(call);
   const ts_attention *p = &w.p;
   division d = divide_work(p, call->threads);
