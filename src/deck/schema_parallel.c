@@ -223,10 +223,9 @@ static const ts_key rows[] = {
     COMPILE("sync_after_allgather", BOOL, "false"),
     COMPILE("keep_int_input_tensors", BOOL, "true"),
     COMPILE("keep_all_input_tensors", BOOL, "false"),
-    FLAG(
-        compile.offload_activation, "false", 0,
-        "All that the forward makes and the backward reads waits as with activation_checkpointing.cpu_checkpointing, "
-        "whether blocks are computed again or not."),
+    FLAG(compile.offload_activation, "false", 0,
+         "All that the forward makes and the backward reads waits as with activation_checkpointing.cpu_checkpointing, "
+         "whether blocks are computed again or not."),
     NONE("compile.offload_activation_pin_memory", BOOL, "true", "what a GPU copies is always pinned"),
     SPELLING("compile.offload_opt_states", "zero_optimization.offload_optimizer.device", "true=cpu",
              "Another spelling: true is zero_optimization.offload_optimizer.device = \"cpu\"."),

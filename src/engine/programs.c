@@ -141,6 +141,13 @@ static int64_t host_limit(const ts_engine *e) {
   return e->backend->device != NULL ? ts_budget_lower(e->deck->run.host_memory_limit, here) : 0;
 }
 
+/* Bytes to take off a budget, of which `left` is left: what all programs take above it, or what the others take beside
+ * the first and is not taken off yet, as that may have had some to spare; 0: they fit. */
+static int64_t too_much(int64_t all, int64_t first, int64_t budget, int64_t left) {
+  const int64_t excess = all - budget, others = all - first - (budget - left);
+  return excess <= 0 ? 0 : others > excess ? others : excess;
+}
+
 /* Programs of an engine have the same state, so the first one decides what stays; what others take beside it is then
  * known, and taken off its budget. */
 static void add_programs_that_fit(ts_engine *e, const ts_engine_options *o) {
@@ -157,12 +164,12 @@ static void add_programs_that_fit(ts_engine *e, const ts_engine_options *o) {
     stay.together = agreed.together;
     e->stay = stay;
     add_programs(e, o);
-    const int64_t peak = ts_engine_peak(e), first = ts_engine_program(e)->plan->peak_bytes;
-    int64_t excess = peak - budget, others = peak - first - (budget - e->budget); /* of what they take, not taken off */
-    excess = excess > 0 && others > excess ? others : excess;
-    bool first_fits = first <= e->budget;
-    bool again = tries < 2 && budget > 0 && excess > 0 && excess < e->budget && first_fits;
-    int64_t beside = e->host_budget > 0 ? ts_engine_host_bytes(e) - host_budget : 0;
+    const ts_program *program = ts_engine_program(e);
+    const int64_t first = program->plan->peak_bytes, host = ts_executor_host_bytes(&program, 1);
+    const int64_t excess = too_much(ts_engine_peak(e), first, budget, e->budget);
+    bool again = tries < 2 && budget > 0 && excess > 0 && excess < e->budget && first <= e->budget;
+    const int64_t beside =
+        e->host_budget > 0 ? too_much(ts_engine_host_bytes(e), host, host_budget, e->host_budget) : 0;
     bool again_beside = tries < 2 && beside > 0 && beside < e->host_budget;
     if (agree_fitting(e, (fitting){.excess = again ? excess : again_beside ? beside : 0}).excess == 0) {
       break;
