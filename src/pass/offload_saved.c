@@ -81,7 +81,7 @@ static bool may_be_stored(const ts_pass_context *context) {
 }
 
 /* As decided (run/budget.h), or else, as the deck says, all beside a device and none of processors. */
-static places choose_places(const ts_pass_context *context) {
+static places find_places(const ts_pass_context *context) {
   const bool device = context->target.backend->device != NULL, stored = may_be_stored(context);
   places p = {.stay = context->stay.units > STAY ? context->stay.units : STAY,
               .stored = stored ? context->stay.units_stored : 0};
@@ -101,7 +101,7 @@ static int count_units(const ts_graph *g, const leaver *list, int n) {
   return units;
 }
 
-/* All that is kept, in the order in which it is made, but for what stays: that of the units the backward wants first. */
+/* All that is kept, in the order in which it is made, but for what stays: that of units the backward wants first. */
 static leaver *find_leavers(const ts_graph *g, places of, int *n) {
   readers r = find_first_uses(g);
   leaver *list = NULL;
@@ -177,7 +177,7 @@ void ts_pass_offload(ts_graph **graph, ts_pass_context *context) {
   }
   const bool device = context->target.backend->device != NULL;
   int n_leavers;
-  leaver *list = find_leavers(*graph, choose_places(context), &n_leavers);
+  leaver *list = find_leavers(*graph, find_places(context), &n_leavers);
   ts_rewrite r = ts_rewrite_begin(*graph);
   for (ts_nid n = 0; n < r.from->n_nodes; ++n) {
     for (int i = 0; i < n_leavers; ++i) {
