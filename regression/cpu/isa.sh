@@ -1,13 +1,14 @@
 #!/bin/sh
-# TAP: the tests of products, attention and head as on lesser processors, down to one without AVX.
+# TAP: the tests of products, attention and head as on lesser processors, down to one without AVX; TEST_ISA_ALL, with any
+# value, is for all of them on each.
 results=0
 failures=0
 for setting in ONEDNN_MAX_CPU_ISA=AVX512_CORE ONEDNN_MAX_CPU_ISA=AVX2 TESSERA_ISA=v3 TESSERA_ISA=generic; do
-  tests=matmul
-  case $setting in
-    *v3) tests="head attention" ;;                  # attention has no product of oneDNN, matmul little else
-    TESSERA_ISA=*) tests="$tests head attention" ;;
-    *AVX2) tests="$tests head" ;;                    # made of products: one of oneDNN's other choices is enough
+  tests="matmul head attention"
+  case ${TEST_ISA_ALL:+all}$setting in
+    *AVX512_CORE) [ -n "${TEST_ISA_ALL:-}" ] || continue ;; # of oneDNN's choices one is enough
+    ONEDNN*) tests=matmul ;;
+    TESSERA_ISA=v3) tests="head attention" ;; # attention has no product of oneDNN, matmul little else
   esac
   for test in $tests; do
     results=$((results + 1))

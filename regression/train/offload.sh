@@ -168,6 +168,9 @@ test_activations() {
   run "$tessera" plan tiny.cfg $away --memory $((least - 30))MB
   ok "plan: what leaves" printed '^what [0-9]+ of [0-9]+ units keep for the backward leaves'
   ok "plan: in files" printed '^  activations.* +[1-9]'
+  rm -rf roomy
+  train 1 roomy $away --set 'aio={block_size=1048576;queue_depth=8;}' --set "run.memory_limit=\"$((whole + 1))MB\""
+  ok "with all in memory a file's buffers are not wanted: $((whole + 1)) MB" gave 0
   kept_away 2 "2 ranks at stage 3, two micro-batches" --set zero_optimization.stage=3 \
     --set train_batch_size=64
   kept_away 1 "unit by unit" --set train_micro_batch_size_per_gpu=16 --set run.accumulation_order=unit

@@ -95,7 +95,7 @@ test_table() {
       resume "$whole" $from_ranks $from_stage 0 "$from_ranks ranks, stage $from_stage"
       for to_ranks in 1 2 3 4; do
         for to_stage in 0 1 2 3; do
-          sampled=$(((from_stage * 3 + to_ranks * 3 + to_stage) % 5))
+          sampled=$(((from_stage * 3 + to_ranks * 3 + to_stage) % 7))
           if { [ $from_ranks -ne $to_ranks ] || [ $from_stage -ne $to_stage ]; } \
             && { [ "${CHECKPOINTS:-}" = all ] || [ $sampled -eq 0 ]; }; then
             resume "$whole" $to_ranks $to_stage $other_grid "$whole on $to_ranks ranks, stage $to_stage"

@@ -68,10 +68,10 @@ test_table() {
         for t in 0 1 2 3; do
           pair=$((pair + 1))
           tolerance=$other_grid
-          often=79
+          often=113
           if [ "$g$stage" = "$h$t" ]; then
             tolerance=0
-            often=11
+            often=17
           fi
           if [ "${CHECKPOINTS:-}" = all ] || [ $((pair % often)) -eq 0 ]; then
             full $g $stage

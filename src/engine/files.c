@@ -51,7 +51,7 @@ static void add_store(const ts_engine *e, ts_text *to) {
 char *ts_engine_describe_offload(const ts_engine *e) {
   const ts_offload_count *n = &ts_engine_program(e)->offload;
   ts_text text = {0};
-  if (ts_deck_files(e->deck)[0] != 0 && n->states + n->values == 0) {
+  if (ts_deck_files(e->deck)[0] != 0 && n->states + n->values == 0 && ts_engine_program(e)->units_away == 0) {
     ts_text_add(&text,
                 "offload: nothing leaves memory, as no parameter has more elements than "
                 "zero_optimization.stage3_param_persistence_threshold, %lld",

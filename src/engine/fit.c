@@ -283,7 +283,8 @@ static const char *way_out(const ts_engine *e) {
                              "zero_optimization.offload_optimizer.nvme_path, a directory, lets state leave";
   }
   return ts_deck_offloads(e->deck)
-             ? "; a smaller micro-batch, activation_checkpointing.enabled and more ranks need less"
+             ? "; a smaller micro-batch, activation_checkpointing.enabled with cpu_checkpointing and "
+               "more ranks need less"
          : device ? "; zero_optimization.offload_optimizer.device = \"auto\", and offload_param's, let what "
                     "does not fit leave"
                   : "; zero_optimization.offload_optimizer.device = \"auto\", and offload_param's, with an "

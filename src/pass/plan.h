@@ -122,9 +122,14 @@ typedef struct ts_plan {
   int64_t peak_bytes; /**< Of the backend's memory: all arenas + reserve, on the host + checkpoint + feed. */
 } ts_plan;
 
-/** Is some state where only copies come? Not collective. */
+/** Is some state that lasts where only copies come? Not collective. */
 static inline bool ts_plan_offloads(const ts_plan *plan) {
-  return plan->arena_bytes[TS_ARENA_FILE] + plan->arena_bytes[TS_ARENA_PINNED] > 0;
+  int64_t bytes = 0;
+  for (ts_space space = 0; space < TS_N_SPACES; ++space) {
+    bytes += plan->away[space][TS_PURPOSE_PARAMETER] + plan->away[space][TS_PURPOSE_GRADIENT] +
+             plan->away[space][TS_PURPOSE_OPTIMIZER];
+  }
+  return bytes > 0;
 }
 
 /** From place 0 of an arena to that of \a run, bytes. Not collective. */

@@ -7,6 +7,7 @@
 #include "run/executor.h"
 #include "run/turns.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -399,18 +400,28 @@ static void try_units(const search *s, outcome found, ts_offload_stay *chosen) {
   }
 }
 
+static bool goes_by_unit(const ts_program_options *options) {
+  return ts_program_may_go_by_unit(options) && options->deck->gradient_accumulation_steps > 1 &&
+         strcmp(options->deck->run.accumulation_order, "unit") == 0;
+}
+
+/* All state, and so many units' activations. */
+static ts_offload_stay everything(const ts_program_options *options, int units) {
+  const ts_deck *deck = options->deck;
+  return (ts_offload_stay){.decided = true,
+                           .live = deck->zero_optimization.stage3_max_live_parameters,
+                           .together = goes_by_unit(options) ? deck->gradient_accumulation_steps : 1,
+                           .all = true,
+                           .units = units};
+}
+
 /* Beside so many units' activations. */
 static ts_offload_stay decide_what_stays(const ts_program_options *options, int units) {
   const ts_deck *deck = options->deck;
   const bool may = ts_program_may_go_by_unit(options) && deck->gradient_accumulation_steps > 1;
-  const bool always = may && strcmp(deck->run.accumulation_order, "unit") == 0;
+  const bool always = goes_by_unit(options);
   const search s = {.options = options, .memory = ts_budget_memory(options)};
-  ts_offload_stay like = {.decided = true,
-                          .live = deck->zero_optimization.stage3_max_live_parameters,
-                          .together = always ? deck->gradient_accumulation_steps : 1,
-                          .all = true,
-                          .units = units},
-                  chosen = like, other;
+  ts_offload_stay like = everything(options, units), chosen = like, other;
   outcome found = s.memory > 0 ? try_choice(&s, chosen) : (outcome){.fits = true};
   if (found.fits) {
     return chosen;
@@ -473,7 +484,7 @@ static void store_units(const ts_program_options *options, int64_t most, ts_offl
   const search s = {.options = options};
   ts_program *program = plan_with(&s, *stay);
   bool fits = ts_executor_host_bytes((const ts_program *const *) &program, 1) <= most;
-  int few = 0, enough = program->units_away;
+  int few = 0, enough = program->graph->n_units + 1;
   ts_program_destroy(&program);
   while (!fits && enough - few > 1) {
     stay->units_stored = few + (enough - few) / 2;
@@ -484,16 +495,24 @@ static void store_units(const ts_program_options *options, int64_t most, ts_offl
 
 /* ---- activations that leave ---- */
 
-/* Beside what else stays, those of as many units at the end of the forward as fit: what the backward wants first. */
+#define ALL_UNITS INT_MAX
+
+/* Beside what else stays, those of as many units at the end of the forward as fit: what the backward wants first.  A
+ * file takes some memory of its own, so that all may fit where none does. */
 static void keep_units(const search *s, ts_offload_stay *stay) {
+  int enough = stay->units;
+  stay->units = ALL_UNITS;
+  if (try_choice(s, *stay).fits) {
+    return;
+  }
+  stay->units = enough;
   ts_program *program = plan_with(s, *stay);
-  int enough = stay->units, too_many = program->graph->n_units + 1;
+  int too_many = program->graph->n_units + 1;
   bool fits = program->plan->peak_bytes <= s->memory;
   ts_program_destroy(&program);
-  stay->units = fits ? too_many - 1 : enough; /* all, as a rule */
   while (fits && too_many - enough > 1) {
-    *(try_choice(s, *stay).fits ? &enough : &too_many) = stay->units;
     stay->units = enough + (too_many - enough) / 2;
+    *(try_choice(s, *stay).fits ? &enough : &too_many) = stay->units;
   }
   stay->units = enough;
 }
@@ -503,6 +522,10 @@ static ts_offload_stay decide_with_activations(const ts_program_options *options
   const search s = {.options = options, .memory = ts_budget_memory(options)};
   ts_offload_stay stay = {.units = 1};
   if (states) {
+    stay = everything(options, ALL_UNITS);
+    if (try_choice(&s, stay).fits) {
+      return stay;
+    }
     stay = decide_what_stays(options, 1);
   }
   keep_units(&s, &stay);
@@ -513,6 +536,11 @@ static ts_offload_stay decide_with_activations(const ts_program_options *options
   if (none.units > stay.units) {
     ts_offload_stay other = decide_what_stays(options, none.units);
     take_better(try_choice(&s, stay), &stay, try_choice(&s, other), other);
+  }
+  const outcome found = try_choice(&s, stay);
+  if (!found.fits) { /* with none away, then */
+    ts_offload_stay other = states ? decide_what_stays(options, ALL_UNITS) : (ts_offload_stay){.units = ALL_UNITS};
+    take_better(found, &stay, try_choice(&s, other), other);
   }
   return stay;
 }
