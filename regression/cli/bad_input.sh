@@ -51,7 +51,7 @@ test_words() {
   refused "not a number" "--ranks x: an integer from 1" "$tessera" plan tiny.cfg --ranks x
   refused "plan under mpiexec" "plan runs as one process" $mpiexec -n 2 "$tessera" plan tiny.cfg
   refused "a target that is not there" "--target gpu: auto, cpu and cuda are accepted" "$tessera" plan tiny.cfg --target gpu
-  refused "no such pass" "--pass x: the passes are precision, autocast, shard, experts, heads" "$tessera" graph tiny.cfg --pass x
+  refused "no such pass" "--pass x: the passes are rehearse, precision, autocast, shard, experts, heads" "$tessera" graph tiny.cfg --pass x
   refused "no such format" "--format x: accepted are text, dot, json" "$tessera" graph tiny.cfg --format x
   refused "no prompt" "--prompt TEXT is missing" "$tessera" generate tiny.cfg
   refused "an empty prompt" "--prompt: the text is empty" "$tessera" train tiny.cfg --prompt ''
