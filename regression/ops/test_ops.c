@@ -114,7 +114,8 @@ static double largest_of(const run_tensor *x) {
   return largest;
 }
 
-/* The largest error over the allowed one: at most 1 is right.  Subnormal numbers of fp16 are 2^-24 apart. */
+/* The largest error over the allowed one: at most 1 is right; of infinity only itself is.  Subnormal numbers of fp16 are
+ * 2^-24 apart. */
 static double worst_error(const run_tensor *y, const run_tensor *reference, double slack) {
   double worst = 0;
   for (int64_t i = 0; i < run_count(y); ++i) {
@@ -122,7 +123,7 @@ static double worst_error(const run_tensor *y, const run_tensor *reference, doub
     double allowed = run_rounding(y->dtype) * (1 + 1e-9) * fabs(r) + slack;
     allowed += y->dtype == TS_F16 ? 0x1p-25 : 0;
     if (got != r && !(isnan(got) && isnan(r))) {
-      worst = fmax(worst, allowed > 0 && error >= 0 ? error / allowed : INFINITY);
+      worst = fmax(worst, allowed > 0 && error >= 0 && isfinite(r) ? error / allowed : INFINITY);
     }
   }
   return worst;

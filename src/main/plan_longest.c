@@ -9,7 +9,7 @@ typedef struct search {
   int64_t steps, bytes; /* the longest so far, and what there is */
 } search;
 
-/* With all activations away that may leave: as many stay as fit, which is then none more. */
+/* With all activations away that may leave, as they are where a longer sample would not fit. */
 static bool length_fits(const ts_program_options *options, int64_t steps, int64_t bytes) {
   ts_program_options longer = *options;
   longer.length = steps * TS_PLAN_LENGTH_STEP;

@@ -38,7 +38,8 @@ typedef struct ts_offload_stay {
   bool all;         /**< Where of_part is NULL: all of it, else nothing. */
   int units;        /**< Units at the end of the forward that keep what their backward reads where it is computed, of
                      * activations that leave, whether the rest is decided or not; 0: the deck says it. */
-  int units_stored; /**< Of the others those at the beginning of the forward whose activations go to a file. */
+  int units_stored; /**< Of the others, beside a device, those at the beginning of the forward whose activations go to a
+                     * file; of processors all others' do. */
   unsigned char *of_part; /**< By part of the layout, TS_STATES_STAY, ... (pass/offload.h). */
 } ts_offload_stay;
 
