@@ -114,8 +114,8 @@ static double largest_of(const run_tensor *x) {
   return largest;
 }
 
-/* The largest error over the allowed one: at most 1 is right; of infinity only itself is.  Subnormal numbers of fp16 are
- * 2^-24 apart. */
+/* The largest error over the allowed one: at most 1 is right; of infinity only itself is.  Subnormal numbers of fp16
+ * are 2^-24 apart. */
 static double worst_error(const run_tensor *y, const run_tensor *reference, double slack) {
   double worst = 0;
   for (int64_t i = 0; i < run_count(y); ++i) {
