@@ -98,10 +98,6 @@ static const bad_deck decks[] = {
     {TS_CHECK_REFUSED, NULL, "sparse_gradients = true;\n", NULL, "sparse_gradients: refused, removed from DeepSpeed"},
     {TS_CHECK_REFUSED, NULL, "amp = { enabled = true; opt_level = \"O2\"; };\n", NULL,
      "bad.cfg:4: amp.enabled: refused, removed from DeepSpeed"},
-    {TS_CHECK_REFUSED, NULL,
-     "activation_checkpointing = { partition_activations = true; };\n"
-     "tensor_parallel = { autotp_size = 2; sequence_parallel = false; };\n",
-     NULL, "activation_checkpointing.partition_activations: refused, not there yet for ranks that have all tokens"},
     {TS_CHECK_REFUSED, NULL, "zero_optimization = { mics_shard_size = 4; };\n", NULL,
      "mics_shard_size: refused, removed from DeepSpeed"},
     {TS_CHECK_REFUSED, NULL, "optimizer = { params = { max_grad_norm = 1.0; }; };\n", NULL,

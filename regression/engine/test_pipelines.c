@@ -123,8 +123,9 @@ static void test_partitioned(const worlds *w) {
                                         "tensor_parallel.sequence_parallel=false";
   static const char *const more[] = {
       "pipeline.schedule=1f1b",
-      "pipeline.schedule=zb_v activation_checkpointing.enabled=true zero_optimization.stage=2"};
-  for (int i = 0; i < 2; ++i) {
+      "pipeline.schedule=zb_v activation_checkpointing.enabled=true zero_optimization.stage=2",
+      "activation_checkpointing.enabled=true activation_checkpointing.partition_activations=true"};
+  for (int i = 0; i < (int) (sizeof more / sizeof *more); ++i) {
     train_run parts = run_with(w->all, train_run_llama, sets, more[i]);
     char *whole_sets = ts_format("pipeline.pipe_partitioned=false pipeline.grad_partitioned=false %s", sets);
     train_run whole = run_with(w->all, train_run_llama, whole_sets, more[i]);

@@ -98,7 +98,7 @@ static void test_list(void) {
   passed p = run(TINY_LLAMA, NULL, NULL, TS_MODEL_TRAIN, NULL);
   tap_ok(strcmp(p.seen.text,
                 "rehearse precision autocast shard experts heads tile balance stage autodiff loss_scale recompute "
-                "exchange crossing placed offload unroll zero "
+                "exchange crossing placed partition offload unroll zero "
                 "fuse epilogue qkv schedule "
                 "memory ") == 0,
          "training runs every pass");

@@ -101,6 +101,39 @@ static void test_settings(ts_world *world) {
   }
 }
 
+/* ---- a part each of what ranks along tp have alike ---- */
+
+#define ALIKE DEEP TP "tensor_parallel.sequence_parallel=false activation_checkpointing.enabled=true "
+
+static const setting parted[] = {
+    {"dropout", train_run_gpt2, "", 2},
+    {"stage 3, bf16, memory checked", train_run_llama,
+     "zero_optimization.stage=3 bf16.enabled=true debug.memcheck=true", 2},
+    {"attention kept, overlap", train_run_llama,
+     "activation_checkpointing.policy=sac zero_optimization.overlap_comm=true tensor_parallel.tp_overlap_comm=true", 2},
+    {"unit by unit", train_run_llama,
+     "train_batch_size=24 gradient_accumulation_steps=2 run.accumulation_order=unit zero_optimization.stage=2", 2},
+    {"some blocks", train_run_gpt2,
+     "activation_checkpointing.layers=[\"transformer.h.0\",\"transformer.h.2\",\"transformer.h.3\"]", 2},
+};
+enum { N_PARTED = sizeof parted / sizeof *parted };
+
+static void test_parts(ts_world *world) {
+  for (int i = 0; i < N_PARTED && ts_world_size(world) % 2 == 0; ++i) {
+    char *plain = ts_format(ALIKE "%s", parted[i].sets);
+    char *sets = ts_format("%s activation_checkpointing.partition_activations=true", plain);
+    train_run whole = train_run_do(world, parted[i].deck, plain, STEPS);
+    train_run parts = train_run_do(world, parted[i].deck, sets, STEPS);
+    tap_ok_all(MPI_COMM_WORLD, train_run_equal(&whole, &parts), "a part each, %s: the same bits", parted[i].name);
+    tap_ok_all(MPI_COMM_WORLD, parts.live_bytes < whole.live_bytes, "a part each, %s: less memory, %lld of %lld bytes",
+               parted[i].name, (long long) parts.live_bytes, (long long) whole.live_bytes);
+    train_run_free(&whole);
+    train_run_free(&parts);
+    ts_free(plain);
+    ts_free(sets);
+  }
+}
+
 /* ---- gradients, one by one ---- */
 
 static uint64_t mix_gradient(ts_engine *engine, const ts_parameter *p) {
@@ -156,6 +189,7 @@ int main(int argc, char **argv) {
   ts_world *world = ts_world_create(&argc, &argv);
   test_gradients(world, "llama", train_run_llama); /* makes communicators, which the world keeps */
   test_gradients(world, "gpt2", train_run_gpt2);
+  test_parts(world);
   test_settings(world);
   int code = tap_done_all(MPI_COMM_WORLD);
   ts_world_destroy(&world);

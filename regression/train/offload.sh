@@ -178,7 +178,8 @@ test_activations() {
   kept_away 1 "all that the backward reads, memory checked" --set activation_checkpointing.enabled=false \
     --set compile.offload_activation=true --set debug.memcheck=true --set train_batch_size=16 \
     --set train_micro_batch_size_per_gpu=16
-  kept_away 2 "along tp, attention kept" --set tensor_parallel.autotp_size=2 \
+  kept_away 2 "along tp a part each, attention kept" --set tensor_parallel.autotp_size=2 \
+    --set tensor_parallel.sequence_parallel=false --set activation_checkpointing.partition_activations=true \
     --set activation_checkpointing.policy=sac --set bf16.enabled=true
   rm -rf least roomy
 }

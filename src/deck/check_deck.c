@@ -301,10 +301,8 @@ static void check_kept_by_tp(ts_reader *reader) {
     ts_reader_note_idle(reader, path, "tensor_parallel.autotp_size is 1");
   } else if (tp->sequence_parallel) {
     ts_reader_note_idle(reader, path, "by tensor_parallel.sequence_parallel each rank has rows of its own");
-  } else if (reader->deck->activation_checkpointing.partition_activations) {
-    ts_reader_report(reader, TS_CHECK_REFUSED, path,
-                     "refused, not there yet for ranks that have all tokens; accepted: false, or "
-                     "tensor_parallel.sequence_parallel = true, by which each has rows of its own");
+  } else if (!reader->deck->activation_checkpointing.enabled) {
+    ts_reader_note_idle(reader, path, "activation_checkpointing.enabled is false");
   }
 }
 

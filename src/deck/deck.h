@@ -407,7 +407,7 @@ typedef struct ts_deck {
     int64_t interval;           /**< Blocks of which one's input is kept; 0 as 1. */
     ts_strings layers;          /**< Units or their classes; empty: all blocks. */
     bool cpu_checkpointing;     /**< On a GPU what is kept waits in the host's memory. */
-    bool partition_activations; /**< Checked, not used: where it would do something it is refused. */
+    bool partition_activations; /**< Of inputs that ranks along tp have alike each keeps a part. */
   } activation_checkpointing;
   struct {
     bool offload_activation; /**< On a GPU all that the backward reads waits in the host's memory. */

@@ -12,7 +12,8 @@
 typedef struct crosser {
   ts_rewrite rewrite;
   ts_shards *shards;
-  int ranks, rank;              /* along tp */
+  const ts_mesh *mesh;
+  int ranks;                    /* along tp */
   bool of_values, of_gradients; /* are sent in parts */
 } crosser;
 
@@ -48,28 +49,6 @@ static ts_crossing *part_crossings(const crosser *c, const ts_node *message) {
   return parted;
 }
 
-static ts_tid take_part_of(const crosser *c, ts_site at, ts_tid x) {
-  int64_t count = ts_tensor_count(at.graph, x), each = count / c->ranks;
-  const ts_interval own = {c->rank * each, each};
-  char *flat = ts_format("%s.flat", at.graph->tensor[x].name), *part = ts_format("%s.part", at.graph->tensor[x].name);
-  ts_tid y = ts_build_take(at, part, ts_build_view(at, flat, x, 0, TS_SHAPE(count)), 0, 1, &own, NULL);
-  ts_free(flat);
-  ts_free(part);
-  return y;
-}
-
-static ts_tid gather_parts(const crosser *c, ts_site at, ts_tid part, ts_shape whole) {
-  int64_t each = ts_tensor_count(at.graph, part);
-  const char *of = at.graph->tensor[part].name;
-  char *name = ts_format("%s.gather", of), *shaped = ts_format("%s.whole", of);
-  ts_piece piece = {.input = 0, .cuts = ts_shards_equal_cuts(c->shards, c->ranks, each), .begin = 0, .end = each};
-  ts_tid y = ts_build_all_gather(at, name, TS_AXES(TS_AXIS_TP), c->ranks, 1, &part, NULL, 1, &piece);
-  y = ts_build_view(at, shaped, y, 0, whole);
-  ts_free(name);
-  ts_free(shaped);
-  return y;
-}
-
 static void write_message(crosser *c, ts_nid n) {
   ts_rewrite *r = &c->rewrite;
   const ts_node *old = &r->from->node[n];
@@ -78,7 +57,7 @@ static void write_message(crosser *c, ts_nid n) {
   ts_tid *in = ts_calloc((size_t) old->n_in + 1, sizeof *in);
   for (int i = 0; i < old->n_in; ++i) {
     in[i] = ts_rewrite_tensor(r, old->in[i]);
-    in[i] = is_parted(c, old, i) ? take_part_of(c, at, in[i]) : in[i];
+    in[i] = is_parted(c, old, i) ? ts_shard_part(at, c->mesh, in[i]) : in[i];
   }
   ts_node node = *old;
   node.in = in;
@@ -86,7 +65,9 @@ static void write_message(crosser *c, ts_nid n) {
   ts_rewrite_add(r, n, &node);
   for (int i = 0; i < old->n_out; ++i) {
     ts_tid *y = &r->map[old->out[i]];
-    *y = is_parted(c, old, i) ? gather_parts(c, at, *y, r->from->tensor[old->out[i]].shape) : *y;
+    if (is_parted(c, old, i)) {
+      *y = ts_shard_gather_parts(at, r->to->tensor[*y].name, c->shards, *y, r->from->tensor[old->out[i]].shape);
+    }
   }
   ts_free(in);
   ts_free(parted);
@@ -95,8 +76,8 @@ static void write_message(crosser *c, ts_nid n) {
 void ts_pass_crossing(ts_graph **graph, ts_pass_context *context) {
   const ts_deck *deck = context->deck;
   crosser c = {.shards = context->shards,
+               .mesh = context->mesh,
                .ranks = context->mesh->size[TS_AXIS_TP],
-               .rank = context->mesh->coord[TS_AXIS_TP],
                .of_values = deck->pipeline.pipe_partitioned,
                .of_gradients = deck->pipeline.grad_partitioned};
   if (context->stages == NULL || c.ranks == 1) {

@@ -14,6 +14,7 @@
 #include "graph/op.h"
 #include "graph/rewrite.h"
 #include "ops/build.h"
+#include "pass/kept.h"
 
 #include <limits.h>
 
@@ -23,50 +24,17 @@
 /* Units at the end of the forward that keep what they keep, at least. */
 #define STAY 2
 
-/* Per tensor: the nodes that read it first in the forward and in the backward, TS_NONE for none; and does a gradient of
- * inputs, which is computed before those of weights where these have runs of their own? */
-typedef struct readers {
-  ts_nid *forward, *backward;
-  bool *of_inputs;
-} readers;
-
-static void note_reader(const ts_graph *g, readers *r, ts_tid t, ts_nid n) {
-  ts_nid *first = ts_segment_phase(g->node[n].segment) == 0 ? r->forward : r->backward;
-  if (t != TS_NONE) {
-    first[t] = first[t] == TS_NONE ? n : first[t];
-    r->of_inputs[t] = r->of_inputs[t] || g->node[n].segment == TS_SEGMENT_BACKWARD_INPUT;
-  }
-}
-
-static readers find_first_uses(const ts_graph *g) {
-  readers r = {ts_ids_none(g->n_tensors), ts_ids_none(g->n_tensors),
-               ts_calloc((size_t) g->n_tensors + 1, sizeof *r.of_inputs)};
-  for (ts_nid n = 0; n < g->n_nodes; ++n) {
-    const ts_node *node = &g->node[n];
-    for (int i = 0; i < node->n_in; ++i) {
-      note_reader(g, &r, node->in[i], n);
-    }
-    for (int i = 0; node->prior != NULL && i < node->n_out; ++i) {
-      note_reader(g, &r, node->prior[i], n);
-    }
-  }
-  return r;
-}
-
-/* Is it made in the forward by computation, and kept?  What a pipeline's neighbour has sent has a place of its own. */
-static bool is_kept(const ts_graph *g, const readers *r, ts_tid t) {
-  const ts_node *producer = ts_graph_producer(g, t);
-  return producer != NULL && producer->segment == TS_SEGMENT_FORWARD &&
-         (ts_op_get(producer->op)->flags & (TS_OP_ALIAS | TS_OP_MESSAGE)) == 0 && r->backward[t] != TS_NONE &&
-         !ts_graph_is_marked(g, t) && ts_tensor_bytes(g, t) >= LEAST_BYTES;
+/* Is it made by computation?  What a pipeline's neighbour has sent has a place of its own. */
+static bool may_leave(const ts_graph *g, ts_tid t) {
+  return (ts_op_get(ts_graph_producer(g, t)->op)->flags & (TS_OP_ALIAS | TS_OP_MESSAGE)) == 0 &&
+         ts_tensor_bytes(g, t) >= LEAST_BYTES;
 }
 
 /* A tensor that leaves. */
 typedef struct leaver {
-  ts_tid tensor, away; /* in the old graph; in the new one, where it is then */
-  ts_nid after, before;
-  ts_segment segment; /* in which it comes back */
-  bool stored;        /* in a file */
+  ts_kept kept; /* in the old graph */
+  ts_tid away;  /* in the new one, where it is then */
+  bool stored;  /* in a file */
 } leaver;
 
 /* What stays, and what goes to files, in units. */
@@ -96,26 +64,23 @@ static places find_places(const ts_pass_context *context) {
 static int count_units(const ts_graph *g, const leaver *list, int n) {
   int units = 0;
   for (int i = 0; i < n; ++i) {
-    units += i == 0 || g->tensor[list[i].tensor].unit != g->tensor[list[i - 1].tensor].unit;
+    units += i == 0 || g->tensor[list[i].kept.tensor].unit != g->tensor[list[i - 1].kept.tensor].unit;
   }
   return units;
 }
 
 /* All that is kept, in the order in which it is made, but for what stays: that of units the backward wants first. */
 static leaver *find_leavers(const ts_graph *g, places of, int *n) {
-  readers r = find_first_uses(g);
-  leaver *list = NULL;
-  int capacity = 0;
+  int n_kept;
+  ts_kept *kept = ts_kept_find(g, &n_kept);
+  leaver *list = ts_malloc(((size_t) n_kept + 1) * sizeof *list);
   *n = 0;
-  for (ts_tid t = 0; t < g->n_tensors; ++t) {
-    if (is_kept(g, &r, t)) {
-      ts_nid after = r.forward[t] != TS_NONE ? r.forward[t] : g->tensor[t].producer;
-      TS_GROW(list, *n, capacity);
-      ts_segment first = g->node[r.backward[t]].segment;
-      ts_segment back = r.of_inputs[t] ? TS_SEGMENT_BACKWARD_INPUT : first;
-      list[(*n)++] = (leaver){t, TS_NONE, after, r.backward[t], back, false};
+  for (int i = 0; i < n_kept; ++i) {
+    if (may_leave(g, kept[i].tensor)) {
+      list[(*n)++] = (leaver){kept[i], TS_NONE, false};
     }
   }
+  ts_free(kept);
   const int units = count_units(g, list, *n);
   while (*n > 0 && count_units(g, list, *n) > units - of.stay) {
     --*n;
@@ -123,9 +88,6 @@ static leaver *find_leavers(const ts_graph *g, places of, int *n) {
   for (int i = 0; i < *n; ++i) {
     list[i].stored = count_units(g, list, i + 1) <= of.stored;
   }
-  ts_free(r.forward);
-  ts_free(r.backward);
-  ts_free(r.of_inputs);
   return list;
 }
 
@@ -147,9 +109,9 @@ static ts_tid copy(ts_site at, ts_op op, const ts_tensor *tensor, const char *wh
 
 /* Behind the node that was copied last. */
 static void take_away(ts_rewrite *r, leaver *l, bool device) {
-  const ts_tensor *tensor = &r->from->tensor[l->tensor];
+  const ts_tensor *tensor = &r->from->tensor[l->kept.tensor];
   const ts_site at = {r->to, TS_SEGMENT_FORWARD, tensor->unit};
-  l->away = ts_rewrite_tensor(r, l->tensor);
+  l->away = ts_rewrite_tensor(r, l->kept.tensor);
   if (device) {
     l->away = copy(at, TS_OP_COPY_OUT, tensor, "away", 2, (ts_tid[]){TS_NONE, l->away});
   }
@@ -160,15 +122,15 @@ static void take_away(ts_rewrite *r, leaver *l, bool device) {
 
 /* Before its first reader in the backward; all of these read the copy. */
 static void bring_back(ts_rewrite *r, const leaver *l, bool device) {
-  const ts_tensor *tensor = &r->from->tensor[l->tensor];
-  const ts_site at = {r->to, l->segment, r->from->node[l->before].unit};
+  const ts_tensor *tensor = &r->from->tensor[l->kept.tensor];
+  const ts_site at = {r->to, l->kept.segment, r->from->node[l->kept.before].unit};
   ts_tid x = l->away;
   if (l->stored) {
     char *name = ts_format("%s.loaded", tensor->name);
     x = ts_build_load(at, name, x, device ? TS_SPACE_PINNED : TS_SPACE_BACKEND);
     ts_free(name);
   }
-  r->map[l->tensor] = device ? copy(at, TS_OP_COPY_IN, tensor, "back", 1, &x) : x;
+  r->map[l->kept.tensor] = device ? copy(at, TS_OP_COPY_IN, tensor, "back", 1, &x) : x;
 }
 
 void ts_pass_offload(ts_graph **graph, ts_pass_context *context) {
@@ -181,13 +143,13 @@ void ts_pass_offload(ts_graph **graph, ts_pass_context *context) {
   ts_rewrite r = ts_rewrite_begin(*graph);
   for (ts_nid n = 0; n < r.from->n_nodes; ++n) {
     for (int i = 0; i < n_leavers; ++i) {
-      if (list[i].before == n) {
+      if (list[i].kept.before == n) {
         bring_back(&r, &list[i], device);
       }
     }
     ts_rewrite_copy(&r, n);
     for (int i = 0; i < n_leavers; ++i) {
-      if (list[i].after == n) {
+      if (list[i].kept.after == n) {
         take_away(&r, &list[i], device);
       }
     }

@@ -105,7 +105,7 @@ bool ts_part_sums_whole(const ts_pass_context *context, const ts_part *part);
 /** The passes. Not collective. */
 ts_pass_run ts_pass_precision, ts_pass_autocast, ts_pass_shard, ts_pass_experts, ts_pass_tile, ts_pass_balance,
     ts_pass_stage, ts_pass_crossing, ts_pass_autodiff, ts_pass_loss_scale, ts_pass_recompute, ts_pass_head_groups,
-    ts_pass_exchange, ts_pass_placed, ts_pass_offload, ts_pass_unroll, ts_pass_zero, ts_pass_fuse, ts_pass_epilogue,
-    ts_pass_fused_qkv, ts_pass_schedule, ts_pass_memory, ts_pass_rehearse;
+    ts_pass_exchange, ts_pass_placed, ts_pass_partition, ts_pass_offload, ts_pass_unroll, ts_pass_zero, ts_pass_fuse,
+    ts_pass_epilogue, ts_pass_fused_qkv, ts_pass_schedule, ts_pass_memory, ts_pass_rehearse;
 
 #endif

@@ -34,6 +34,8 @@ const ts_pass ts_passes[] = {
      "of what crosses alike on all ranks along tp, a part each"},
     {"placed", ts_pass_placed, TS_FACT_EXCHANGED, TS_FACT_EXCHANGED, TS_FACT_LAYOUT, false,
      "what each rank along tp has a place of its own in is gathered, not summed"},
+    {"partition", ts_pass_partition, TS_FACT_EXCHANGED, TS_FACT_EXCHANGED, TS_FACT_LAYOUT, true,
+     "of what blocks keep alike on all ranks along tp, a part each"},
     {"offload", ts_pass_offload, TS_FACT_EXCHANGED, TS_FACT_EXCHANGED, TS_FACT_LAYOUT, true,
      "what is kept for the backward waits in the host's memory"},
     {"unroll", ts_pass_unroll, TS_FACT_EXCHANGED, TS_FACT_EXCHANGED, TS_FACT_LAYOUT, true,

@@ -101,6 +101,21 @@ ts_tid ts_shard_gather(ts_site at, const char *of, int ranks, const int64_t *cut
   return y;
 }
 
+ts_tid ts_shard_part(ts_site at, const ts_mesh *mesh, ts_tid x) {
+  const int64_t count = ts_tensor_count(at.graph, x), each = count / mesh->size[TS_AXIS_TP];
+  const ts_interval own = {mesh->coord[TS_AXIS_TP] * each, each};
+  char *flat = ts_format("%s.flat", at.graph->tensor[x].name), *part = ts_format("%s.part", at.graph->tensor[x].name);
+  ts_tid y = ts_build_take(at, part, ts_build_view(at, flat, x, 0, TS_SHAPE(count)), 0, 1, &own, NULL);
+  ts_free(flat);
+  ts_free(part);
+  return y;
+}
+
+ts_tid ts_shard_gather_parts(ts_site at, const char *of, ts_shards *shards, ts_tid part, ts_shape whole) {
+  const int64_t *cuts = ts_shards_equal_cuts(shards, shards->ranks, ts_tensor_count(at.graph, part));
+  return ts_shard_gather(at, of, shards->ranks, cuts, part, whole);
+}
+
 /* All rows of t, where each rank has its own; the gradient is reduced and scattered. */
 static ts_tid gather_tokens(writer *w, ts_site at, ts_tid t, ts_tid x) {
   const ts_tensor *whole = &w->rewrite.from->tensor[t];

@@ -83,6 +83,11 @@ const int64_t *ts_shards_scaled_cuts(ts_shards *shards, const int64_t *cuts, int
  * \param [in] cuts  Elements where each rank's begin: kept as long as the graph. */
 ts_tid ts_shard_gather(ts_site at, const char *of, int ranks, const int64_t *cuts, ts_tid x, ts_shape whole);
 
+/** Of a tensor that all ranks along tp have, of elements that they divide: this one's equal part, in a row; and the
+ * whole of such parts, whose names begin with \a of. Not collective. */
+ts_tid ts_shard_part(ts_site at, const ts_mesh *mesh, ts_tid x);
+ts_tid ts_shard_gather_parts(ts_site at, const char *of, ts_shards *shards, ts_tid part, ts_shape whole);
+
 /** The first of so many experts that each of \a ranks ranks along ep has, and their number, the table's.
  * Not collective. */
 const int64_t *ts_shards_expert_cuts(ts_shards *shards, int ranks, int64_t experts);
