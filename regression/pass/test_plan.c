@@ -534,8 +534,31 @@ static void test_exposed(void) {
   ts_free(slow_set);
 }
 
+/* A micro-batch's sums are stored and the update loads them; those before them are loaded where it is not the first,
+ * and in a run that may be any of several. */
+static void test_first_sums(void) {
+  double read[2], written[2];
+  for (int i = 0; i < 2; ++i) {
+    char *sets =
+        ts_format("--set zero_optimization.stage=2 --set bf16.enabled=true --set gradient_accumulation_steps=%d "
+                  "--set 'zero_optimization.offload_optimizer={device=\"nvme\";nvme_path=\"/nowhere\";}'",
+                  1 + i);
+    json_t *plan = plan_json("inputs/plan_7b5.cfg", 4, sets);
+    read[i] = number(plan, "file_read_bytes");
+    written[i] = number(plan, "file_written_bytes");
+    json_decref(plan);
+    ts_free(sets);
+  }
+  double sums = written[1] - written[0]; /* of one more micro-batch */
+  tap_ok(sums > 1e9 && fabs(read[0] - written[0]) < 1e-3 * sums,
+         "of one micro-batch as much is read, %g bytes, as is written, %g", read[0], written[0]);
+  tap_ok(fabs(read[1] - read[0] - 2 * sums) < 1e-3 * sums, "of two its sums and what was there: %g bytes more, of %g",
+         read[1] - read[0], sums);
+}
+
 int main(void) {
   test_exposed();
+  test_first_sums();
   test_paper();
   test_default_gradients();
   test_precisions();

@@ -294,7 +294,8 @@ const ts_attribute ts_attribute_none = {NO_ARRAY, NO_DTYPE};
 const ts_attribute ts_attribute_view = {
     {MEMBER(view.offset), MEMBER(view.shape.n), MEMBER(view.shape.d)}, NO_ARRAY, NO_DTYPE, .print = print_view};
 
-const ts_attribute ts_attribute_pack = {{MEMBER(pack.count)}, ARRAY(pack.offset, count_inputs), NO_DTYPE};
+const ts_attribute ts_attribute_pack = {
+    {MEMBER(pack.count), MEMBER(pack.dtype)}, ARRAY(pack.offset, count_inputs), NO_DTYPE};
 
 const ts_attribute ts_attribute_cast = {{MEMBER(cast.dtype)}, NO_ARRAY, DTYPE(cast.dtype)};
 

@@ -217,7 +217,8 @@ typedef union ts_attr {
   struct {
     const int64_t *offset;
     int64_t count;
-  } pack; /**< One offset per input; count elements in all. */
+    ts_dtype dtype;
+  } pack; /**< One offset per input; count elements in all; dtype where there is no input. */
   struct {
     ts_dtype dtype;
   } cast;

@@ -26,7 +26,11 @@ ts_tid ts_build_view(ts_site at, const char *name, ts_tid x, int64_t offset, ts_
 }
 
 ts_tid ts_build_pack(ts_site at, const char *name, int n, const ts_tid *x, const int64_t *offset, int64_t count) {
-  return build_node(at, TS_OP_PACK, name, n, x, (ts_attr){.pack = {offset, count}});
+  return build_node(at, TS_OP_PACK, name, n, x, (ts_attr){.pack = {.offset = offset, .count = count}});
+}
+
+ts_tid ts_build_room(ts_site at, const char *name, ts_dtype dtype, int64_t count) {
+  return build_node(at, TS_OP_PACK, name, 0, NULL, (ts_attr){.pack = {.count = count, .dtype = dtype}});
 }
 
 ts_tid ts_build_add(ts_site at, const char *name, ts_tid a, ts_tid b) {

@@ -80,7 +80,7 @@ void ts_gradient_pack(ts_gradients *gradients, const ts_node *node) {
 }
 
 const char *ts_shape_pack(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
-  dtype[0] = ts_rule_in(g, node, 0)->dtype;
+  dtype[0] = node->n_in > 0 ? ts_rule_in(g, node, 0)->dtype : node->attr.pack.dtype;
   for (int i = 0; i < node->n_in; ++i) {
     int64_t offset = node->attr.pack.offset[i], count = ts_tensor_count(g, node->in[i]);
     TS_RULE(ts_rule_in(g, node, i)->dtype == dtype[0], "inputs have one dtype");

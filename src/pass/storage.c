@@ -48,6 +48,9 @@ static void put_in(storage *s, ts_tid t, ts_tid in, int64_t offset) {
 /* The pack lies over its inputs where they already lie right (versions of one state), else they move into it. */
 static void place_pack(storage *s, const ts_node *node) {
   ts_tid out = node->out[0];
+  if (node->n_in == 0) {
+    return;
+  }
   ts_place first = resolve(s, node->in[0]);
   first.offset -= node->attr.pack.offset[0] * element_bytes(s, out);
   bool in_place = true;

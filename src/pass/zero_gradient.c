@@ -36,6 +36,22 @@ static ts_tid sums_of(ts_zero *z, ts_site at, ts_part_state *s, ts_tid home) {
   return s->sum;
 }
 
+/* Likewise, but room for what begins anew: nothing is brought. */
+static ts_tid room_for(ts_zero *z, ts_site at, ts_part_state *s, ts_tid home) {
+  if (ts_zero_is_elsewhere(z, home) && s->sum == TS_NONE) {
+    const ts_tensor *tensor = &at.graph->tensor[home];
+    char *name = ts_format("%s.room", tensor->name);
+    s->sum = ts_build_room(at, name, tensor->dtype, ts_tensor_count(at.graph, home));
+    ts_free(name);
+  }
+  return sums_of(z, at, s, home);
+}
+
+/* Is what is reduced now the first of a step, to which no other run has come before? */
+static bool begins_anew(const ts_zero *z) {
+  return z->beta_of_bucket == z->beta && !ts_step_accumulates(z->context->step);
+}
+
 /* The record wants the squares of what goes elsewhere: made while it is at hand, and kept for that.  Of several
  * micro-batches the last one's is the sum's.  A program that goes through a step by hand may write gradients before the
  * record. */
@@ -65,14 +81,17 @@ static void reduce(ts_zero *z, ts_site at, ts_bucket *b) {
   bool every_micro_batch = z->stage >= 2 && !z->context->defers; /* a bucket is of parts that are shared */
   bool last = !every_micro_batch || z->reduced == ts_zero_together(z) - 1;
   at.segment = every_micro_batch ? TS_SEGMENT_BACKWARD_WEIGHT : TS_SEGMENT_REDUCE;
+  bool anew = every_micro_batch && begins_anew(z);
   ts_tid *into = ts_malloc((size_t) b->n * sizeof *into);
   for (int i = 0; i < b->n; ++i) {
-    into[i] = sums_of(z, at, &z->part[b->part[i]], z->part[b->part[i]].shard);
+    ts_part_state *s = &z->part[b->part[i]];
+    into[i] = anew ? room_for(z, at, s, s->shard) : sums_of(z, at, s, s->shard);
   }
+  ts_tid beta = anew ? TS_NONE : every_micro_batch ? z->beta_of_bucket : z->beta_reduced;
   char *name = ts_bucket_name(z, b, "reduce");
   ts_tid y = ts_build_reduce_scatter(at, name, b->axes, b->group, b->wire,
-                                     ts_deck_wire_divisor(z->context->deck, b->wire, b->group), b->n, b->x, into,
-                                     every_micro_batch ? z->beta_of_bucket : z->beta_reduced, b->n, b->piece);
+                                     ts_deck_wire_divisor(z->context->deck, b->wire, b->group), b->n, b->x, into, beta,
+                                     b->n, b->piece);
   for (int i = 0; i < b->n; ++i) {
     bool ends = b->piece[i].end == z->layout->part[b->part[i]].shard;
     keep_reduced(z, at, b->part[i], y + i, last && ends);

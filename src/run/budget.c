@@ -243,10 +243,13 @@ static void note_exchange(const search *s, exchanges *all, exchange e) {
   }
 }
 
-/* What gains most first. */
+/* Those of one that comes first, for which nothing goes, as it may take less than its bytes; then what gains most. */
 static int compare_exchanges(const void *a, const void *b) {
   const exchange *x = a, *y = b;
-  return x->gain != y->gain ? (x->gain < y->gain ? 1 : -1) : memcmp(x, y, sizeof x->out + sizeof x->in);
+  const bool x_alone = x->out[0] < 0 && x->in[1] < 0, y_alone = y->out[0] < 0 && y->in[1] < 0;
+  return x_alone != y_alone   ? (x_alone ? -1 : 1)
+         : x->gain != y->gain ? (x->gain < y->gain ? 1 : -1)
+                              : memcmp(x, y, sizeof x->out + sizeof x->in);
 }
 
 /* Between the ends of what stays and of what does not. */
@@ -292,6 +295,14 @@ static bool may_fit(const search *s, const exchange *e, const outcome *best) {
   return e->bytes - there <= (double) (s->memory - best->bytes);
 }
 
+/* One that came alone has shown how much of it is there at the peak anyway. */
+static void note_growth(const search *s, const exchange *e, int64_t growth) {
+  if (e->out[0] < 0 && e->in[1] < 0) {
+    item *came = &s->item[e->in[0]];
+    came->there = fmax(0, came->bytes - (double) growth);
+  }
+}
+
 /* The best one that fits, until there is none. */
 static void exchange_some(const search *s, ts_offload_stay *stay, outcome *best) {
   int tries = 0, most = s->n > FEW_ITEMS ? EXCHANGES * FEW_ITEMS / s->n : EXCHANGES;
@@ -303,6 +314,7 @@ static void exchange_some(const search *s, ts_offload_stay *stay, outcome *best)
         ++tries;
         flip(s, &all.list[i], stay);
         outcome now = try_choice(s, *stay);
+        note_growth(s, &all.list[i], now.bytes - best->bytes);
         found = now.fits && now.moved < best->moved;
         if (found) {
           *best = now;
