@@ -81,6 +81,12 @@ static bool is_late(cudaError_t code) {
   return code >= cudaErrorIllegalAddress && code < cudaErrorStreamCaptureUnsupported;
 }
 
+/* The device itself, and nothing that was queued. */
+static bool is_of_hardware(cudaError_t code) {
+  return code == cudaErrorDevicesUnavailable || code == cudaErrorNoDevice || code == cudaErrorECCUncorrectable ||
+         code == cudaErrorNvlinkUncorrectable || code == cudaErrorUnknown;
+}
+
 /* Whoever asked: our arena, a kernel's code, a library. */
 static void end_without_memory(const ts_cuda_device *d, const char *file, int line, const char *what) {
   size_t available = 0, total = 0;
@@ -109,6 +115,13 @@ void ts_cuda_check(cudaError_t code, const char *file, int line, const char *cal
     char what[512];
     snprintf(what, sizeof what, "out of memory in op %s, %s", ts_cuda_op(), call);
     end_without_memory(d, file, line, what);
+  }
+  if (is_of_hardware(code) && d->free_at_first > 0) {
+    ts_die(file, line,
+           "GPU %d (%s, %s) has failed: %s gave %s (%s) in op %s.  It is the device or its driver, not the run, which "
+           "goes on from its last checkpoint: `nvidia-smi -q` and the node's log (Xid) say more, `sbatch --exclude` or "
+           "`scontrol update nodename=... state=drain` leaves the node out",
+           d->number, d->name, d->bus, call, cudaGetErrorName(code), cudaGetErrorString(code), ts_cuda_op());
   }
   if (is_late(code)) {
     ts_die(file, line,
@@ -450,7 +463,8 @@ static void *allocate_host(ts_device *, size_t bytes) {
     char need[32];
     ts_die(__FILE__, __LINE__,
            "%s of the host's memory that a GPU can reach cannot be had (page-locked: the limits of "
-           "the job's memory and of `ulimit -l` hold for it)",
+           "the job's memory and of `ulimit -l` hold for it).  Ways out: more of both (`#SBATCH --mem`), a lower "
+           "run.host_memory_limit with device = \"auto\" and an nvme_path, or less in zero_optimization.offload_*",
            ts_human_bytes((double) bytes, need));
   }
   TS_CUDA(code);

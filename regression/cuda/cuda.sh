@@ -63,6 +63,20 @@ test_bad() {
   SHIM_FAIL_RUN=400 train 1 late
   ok "one that shows later, what was queued and how to find the op" both '! gave 0' \
     'told "cudaErrorIllegalAddress.*queued last: the (update|.* pass) of a step, recorded.*CUDA_LAUNCH_BLOCKING=1"'
+  leaves="--set zero_optimization.stage=3 --set zero_optimization.offload_optimizer.device=cpu
+    --set zero_optimization.offload_param.device=cpu"
+  # shellcheck disable=SC2086
+  SHIM_FAIL_RUN=300 SHIM_FAIL_AS=214 train 2 ecc $leaves --set run.offload_update=host
+  ok "a GPU that fails while state comes and goes: which, where, and what to do" both '! gave 0' \
+    'told "rank [01] on [^ ]+: .*GPU [01] .* has failed: .*cudaErrorECCUncorrectable.*sbatch --exclude"'
+  # shellcheck disable=SC2086
+  SHIM_FAIL_RUN=300 SHIM_FAIL_AS=46 train 1 gone $leaves
+  ok "or is gone" both '! gave 0' 'told "GPU 0 .* has failed: .*cudaErrorDevicesUnavailable"'
+  # shellcheck disable=SC2086
+  SHIM_PINNED=10000 train 2 pinned $leaves
+  ok "page-locked memory refused: how much, and the ways out" both '! gave 0' \
+    'told "rank [01] on [^ ]+: .* of the host.s memory that a GPU can reach cannot be had .*ulimit -l.*run.host_memory_limit"'
+  ok "before the first step" [ ! -e pinned/metrics.csv ]
   SHIM_NCCL_ERROR=1:20 train 2 dead
   ok "a dead peer in a recorded step" both '! gave 0' \
     'told "rank 1 on .*waiting for the device: remote process.*recorded and replayed with the step, queued last: the (update|.* pass) of a step"'

@@ -51,9 +51,9 @@ static cudaError_t late_error; /* of a kernel that ran: every call that waits gi
 
 void shim_ran(void) {
   static long n;
-  static const char *fails = getenv("SHIM_FAIL_RUN");
+  static const char *fails = getenv("SHIM_FAIL_RUN"), *as = getenv("SHIM_FAIL_AS");
   if (++n == (fails != NULL ? atol(fails) : 0)) {
-    late_error = cudaErrorIllegalAddress;
+    late_error = as != NULL ? (cudaError_t) atoi(as) : cudaErrorIllegalAddress;
   }
 }
 
@@ -215,7 +215,8 @@ cudaError_t cudaHostAlloc(void **host, size_t bytes, unsigned) {
   if (capturing()) {
     return fail(cudaErrorStreamCaptureUnsupported);
   }
-  *host = aligned_alloc(64, (bytes + 63) / 64 * 64 + 64);
+  const char *most = getenv("SHIM_PINNED"); /* at a time */
+  *host = most != NULL && bytes > (size_t) atoll(most) ? NULL : aligned_alloc(64, (bytes + 63) / 64 * 64 + 64);
   return *host != NULL ? cudaSuccess : fail(cudaErrorMemoryAllocation);
 }
 
@@ -646,7 +647,11 @@ const char *cudaGetErrorName(cudaError_t error) {
       ROW(cudaErrorIllegalAddress),
       ROW(cudaErrorStreamCaptureUnsupported),
       ROW(cudaErrorStreamCaptureInvalidated),
-      ROW(cudaErrorStreamCaptureUnjoined)
+      ROW(cudaErrorStreamCaptureUnjoined),
+      ROW(cudaErrorDevicesUnavailable),
+      ROW(cudaErrorECCUncorrectable),
+      ROW(cudaErrorNvlinkUncorrectable),
+      ROW(cudaErrorUnknown)
 #undef ROW
   };
   for (const auto &row : rows) {
