@@ -348,6 +348,40 @@ static void test_stored_units(void) {
   grid_backend = NULL;
 }
 
+/* Who updates what has no room on a device: whoever lets a step take less, by plans of both within the limit. */
+static void test_updater(void) {
+  static const struct {
+    const char *core;
+    bool hosted;
+  } rows[] = {{"1e6", false}, {"3e11", true}};
+  static const char *const who[] = {"device", "host", "auto"};
+  grid_backend = null_device();
+  for (int i = 0; i < 2; ++i) {
+    double seconds[3];
+    bool fits = true, hosted = false;
+    for (int k = 0; k < 3; ++k) {
+      setting s;
+      char *words = ts_format(AUTO " zero_optimization.stage=3 machine.core_bandwidth=%s run.offload_update=%s",
+                              rows[i].core, who[k]);
+      make_setting(&s, words, 1);
+      ts_program *all = program_with(&s, (ts_offload_stay){.decided = true, .live = INT64_MAX, .all = true});
+      s.options.memory = all->plan->peak_bytes * 3 / 4;
+      ts_program *program = ts_program_create(&s.options);
+      seconds[k] = ts_program_step_seconds(program).step;
+      fits = fits && program->plan->peak_bytes <= s.options.memory;
+      hosted = program->updates_on_host;
+      ts_program_destroy(&program);
+      ts_program_destroy(&all);
+      ts_deck_destroy(&s.deck);
+      ts_free(words);
+    }
+    tap_ok(fits && hosted == rows[i].hosted && seconds[2] == seconds[hosted] && seconds[hosted] < seconds[!hosted],
+           "a core of %s bytes/s: updates by the %s, %g s of %g s by the other", rows[i].core, who[hosted],
+           seconds[hosted], seconds[!hosted]);
+  }
+  grid_backend = NULL;
+}
+
 int main(void) {
   test_choices("zero_optimization.stage=3" NO_GRADIENTS, 1);
   test_choices("zero_optimization.stage=3 bf16.enabled=true gradient_accumulation_steps=3" NO_GRADIENTS, 2);
@@ -359,5 +393,6 @@ int main(void) {
   test_units(DEEP "zero_optimization.offload_optimizer.device=nvme", false);
   test_competition();
   test_stored_units();
+  test_updater();
   return tap_done();
 }

@@ -451,9 +451,9 @@ static void check_updates(void) {
     bool all, none;
   } rows[] = {{STATES_AWAY " " HOSTED, true, false},
               {STATES_AWAY " run.offload_update=device", false, true},
-              {STATES_AWAY " machine.core_bandwidth=1e13", true, false},
+              {STATES_AWAY " machine.core_bandwidth=3e11", true, false},
               {STATES_AWAY " machine.core_bandwidth=1e6", false, true},
-              {STATES_AWAY " machine.core_bandwidth=1e13 machine.copy_bandwidth=1e14", false, true},
+              {STATES_AWAY " machine.core_bandwidth=3e11 machine.copy_bandwidth=1e14", false, true},
               {STATES_AWAY " optimizer.type=Lamb " HOSTED, false, true},
               {STATES_AWAY " zero_optimization.offload_optimizer.ratio=0.5 " HOSTED, false, false},
               {"zero_optimization.stage=1 " HOSTED, false, true}};

@@ -28,8 +28,8 @@ unsigned shim_ends(void);
 /** Work for a stream that waits for nobody outside. */
 cudaError_t shim_add(cudaStream_t stream, std::function<void()> run);
 
-/** A kernel runs: the SHIM_FAIL_RUN-th one fails, as the error SHIM_FAIL_AS or with a bad address, and from then on every
- * wait. Not collective. */
+/** A kernel runs: the SHIM_FAIL_RUN-th one fails, as the error SHIM_FAIL_AS or with a bad address, and from then on
+ * every wait. Not collective. */
 void shim_ran(void);
 
 /** Bytes that nobody may touch from now on, or may again.  The address sanitizer is told; without it nothing is done.

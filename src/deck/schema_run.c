@@ -120,8 +120,8 @@ static const ts_key rows[] = {
         "is there at a time; auto, unit where that copies less and fits into a limit of memory."),
     WORD(run.offload_update, "auto", "auto|device|host", NULL, 0,
          "Where the update of what has left a GPU is made: device, to which states come and go; host, by its "
-         "processors, where they are; auto, where it is planned to take less by the rates of `machine`, on the GPU "
-         "where offload_optimizer.device is auto.  Bits do not depend on it.  Lamb, Muon, what stays and what "
+         "processors, where they are; auto, where plans of both say that a step takes less by the rates of `machine`.  "
+         "Bits do not depend on it.  Lamb, Muon, what stays and what "
          "processors train: where the model computes."),
     WORD(run.bind, "auto", "auto|cores|none", NULL, 0,
          "Give each rank processors of its own, near its GPU, where the launcher has not: auto does so in a job of "

@@ -188,6 +188,7 @@ void ts_engine_add_programs(ts_engine *e, const ts_engine_options *o) {
   if (ts_budget_is_open(&options)) {
     add_programs_that_fit(e, o);
   } else {
+    e->stay = ts_budget_decide(&options); /* who updates */
     add_programs(e, o);
   }
 }

@@ -1,6 +1,8 @@
 #include "main/plan_longest.h"
 
+#include "base/memory.h"
 #include "family/family.h"
+#include "run/budget.h"
 #include "run/plan_largest.h"
 
 #define MOST_TOKENS ((int64_t) 1 << 27)
@@ -9,11 +11,9 @@ typedef struct search {
   int64_t steps, bytes; /* the longest so far, and what there is */
 } search;
 
-/* With all activations away that may leave, as they are where a longer sample would not fit. */
 static bool length_fits(const ts_program_options *options, int64_t steps, int64_t bytes) {
   ts_program_options longer = *options;
   longer.length = steps * TS_PLAN_LENGTH_STEP;
-  longer.stay.units = ts_deck_fits_offload(options->deck) ? longer.stay.units : 1;
   ts_program *program = ts_program_create(&longer);
   bool does = program->plan->peak_bytes <= bytes;
   ts_program_destroy(&program);
@@ -54,14 +54,26 @@ static void shorten(const ts_program_options *options, void *user) {
   s->steps = low < high ? bisect(options, low, high, s->bytes) : low;
 }
 
+/* With all activations away that may leave, as they are where a longer sample would not fit, and updated by whom the
+ * deck's own length would have. */
+static ts_program_options options_of_longer(const ts_program_options *options) {
+  ts_program_options longer = *options;
+  if (!ts_deck_fits_offload(options->deck)) {
+    ts_offload_stay chosen = ts_budget_decide(options);
+    longer.stay = (ts_offload_stay){.units = 1, .updater = chosen.updater};
+    ts_free(chosen.of_part);
+  }
+  return longer;
+}
+
 /* One rank's, shortened until it fits all that may need most: which these are is a matter of the length. */
 int64_t ts_plan_longest(const ts_program_options *options, int64_t bytes) {
   const ts_deck_model *m = &options->deck->model;
   bool learned = ts_family_find(m->model_type)->positions != NULL;
   int64_t most = learned && m->max_position_embeddings < MOST_TOKENS ? m->max_position_embeddings : MOST_TOKENS;
-  search s = {find_longest(options, most / TS_PLAN_LENGTH_STEP, bytes), bytes};
+  ts_program_options longer = options_of_longer(options);
+  search s = {find_longest(&longer, most / TS_PLAN_LENGTH_STEP, bytes), bytes};
   for (int64_t before = 0; s.steps > 0 && s.steps != before;) {
-    ts_program_options longer = *options;
     before = s.steps;
     longer.length = before * TS_PLAN_LENGTH_STEP;
     ts_plan_visit(&longer, shorten, &s);

@@ -4,7 +4,6 @@
 #include "graph/op.h"
 #include "pass/optimizer.h"
 #include "pass/plan.h"
-#include "pass/rates.h"
 #include "pass/state.h"
 #include "pass/step.h"
 
@@ -238,50 +237,13 @@ int ts_offload_threads(const ts_deck *deck, const ts_target *target) {
   return threads > 0 ? threads : 1;
 }
 
-/* Bytes of an element in the parts of its state. */
-typedef struct element {
-  double states, values, gradient; /* states with the master */
-  bool values_leave, gradient_leaves;
-} element;
-
-static element bytes_of_element(const ts_pass_context *context, const ts_part *part) {
-  const ts_deck *deck = context->deck;
-  bool master = ts_deck_has_masters(deck) && part->work != TS_F32;
-  double states = ts_optimizer_get(part->optimizer)->n_states * (double) ts_dtype_size(part->moments);
-  return (element){
-      .states = states + (master ? (double) ts_dtype_size(TS_F32) : 0),
-      .values = (double) ts_dtype_size(part->work),
-      .gradient = (double) ts_dtype_size(ts_optimizer_sums(deck, part->optimizer)),
-      .values_leave = ts_offload_space(context, part, TS_STATE_PARAMETER) != TS_SPACE_BACKEND,
-      .gradient_leaves = ts_offload_space(context, part, TS_STATE_GRADIENT) != TS_SPACE_BACKEND,
-  };
-}
-
-static double larger(double a, double b) {
-  return a > b ? a : b;
-}
-
-/* Seconds of an element: what goes over the link, of which both directions go on at a time, beside what the processors
- * read and write. */
-static bool is_faster_on_host(const ts_pass_context *context, const ts_part *part) {
-  const ts_rates rates = ts_rates_of(context->deck, context->target.backend);
-  const element e = bytes_of_element(context, part);
-  double in = e.states + (e.gradient_leaves ? e.gradient : 0) + (e.values_leave ? e.values : 0);
-  double device = larger(in, e.states + (e.values_leave ? e.values : 0)) / rates.copy;
-  double copied = (e.values_leave ? 0 : e.values) + (e.gradient_leaves ? 0 : e.gradient);
-  double touched = 2 * e.states + 2 * e.values + e.gradient;
-  double host =
-      larger(copied / rates.copy, touched / (rates.core * ts_offload_threads(context->deck, &context->target)));
-  return host < device;
-}
-
 bool ts_offload_updates_on_host(const ts_pass_context *context, const ts_part *part) {
   const char *where = context->deck->run.offload_update;
   bool may = context->target.backend->device != NULL && context->use == TS_MODEL_TRAIN && part->trainable &&
              ts_optimizer_get(part->optimizer)->granularity == TS_GRANULARITY_ELEMENT &&
              ts_offload_space(context, part, TS_STATE_MASTER) != TS_SPACE_BACKEND;
-  bool faster = strcmp(where, "auto") == 0 && !context->stay.decided && may && is_faster_on_host(context, part);
-  return may && (strcmp(where, "host") == 0 || faster);
+  bool chosen = strcmp(where, "auto") == 0 && context->stay.updater == TS_UPDATES_BY_HOST;
+  return may && (strcmp(where, "host") == 0 || chosen);
 }
 
 bool ts_offload_activations(const ts_deck *deck, const ts_backend *backend) {

@@ -50,8 +50,7 @@ ts_space ts_offload_space(const ts_pass_context *context, const ts_part *part, t
 bool ts_offload_waits(const ts_pass_context *context, const ts_part *part);
 
 /** Is a part updated by the host's processors, where its states are, and not on the device (run.offload_update)?
- * Element by element, as the others need products; with "auto" where that is planned to take less by the deck's rates.
- * Not collective. */
+ * Element by element, as the others need products; with "auto" where context->stay says so. Not collective. */
 bool ts_offload_updates_on_host(const ts_pass_context *context, const ts_part *part);
 
 /** Threads that such updates have (cpuadam_cores_perc). Not collective. */

@@ -63,7 +63,7 @@ static void keep_part(ts_rewrite *r, const ts_mesh *mesh, parted *p) {
                                  : ts_shard_part(at, mesh, ts_rewrite_tensor(r, p->kept.tensor));
 }
 
-static void gather_whole(ts_rewrite *r, ts_shards *shards, const parted *p) {
+static void gather_again(ts_rewrite *r, ts_shards *shards, const parted *p) {
   const ts_site at = {r->to, p->kept.segment, r->from->node[p->kept.before].unit};
   char *name = ts_format("%s.again", r->from->tensor[p->kept.tensor].name);
   r->map[p->kept.tensor] = ts_shard_gather_parts(at, name, shards, p->part, r->from->tensor[p->kept.tensor].shape);
@@ -82,7 +82,7 @@ void ts_pass_partition(ts_graph **graph, ts_pass_context *context) {
   for (ts_nid n = 0; n < r.from->n_nodes; ++n) {
     for (int i = 0; i < n_parted; ++i) {
       if (list[i].kept.before == n) {
-        gather_whole(&r, context->shards, &list[i]);
+        gather_again(&r, context->shards, &list[i]);
       }
     }
     ts_rewrite_copy(&r, n);

@@ -29,6 +29,9 @@ typedef enum ts_fact {
   TS_FACT_MEMORY = 256    /**< Every tensor has an address. */
 } ts_fact;
 
+/** Who makes the updates of what has left a device (run.offload_update). */
+typedef enum ts_offload_updater { TS_UPDATES_OPEN, TS_UPDATES_BY_DEVICE, TS_UPDATES_BY_HOST } ts_offload_updater;
+
 /** What of the state that may leave stays, where the deck leaves it to what fits (run/budget.h). */
 typedef struct ts_offload_stay {
   bool decided;     /**< Else the deck says it (pass/offload.h). */
@@ -40,7 +43,8 @@ typedef struct ts_offload_stay {
                      * activations that leave, whether the rest is decided or not; 0: the deck says it. */
   int units_stored; /**< Of the others, beside a device, those at the beginning of the forward whose activations go to a
                      * file; of processors all others' do. */
-  unsigned char *of_part; /**< By part of the layout, TS_STATES_STAY, ... (pass/offload.h). */
+  ts_offload_updater updater; /**< Where the deck says "auto", whether the rest is decided or not; OPEN: as DEVICE. */
+  unsigned char *of_part;     /**< By part of the layout, TS_STATES_STAY, ... (pass/offload.h). */
 } ts_offload_stay;
 
 struct ts_sequence;

@@ -37,7 +37,7 @@ static ts_tid sums_of(ts_zero *z, ts_site at, ts_part_state *s, ts_tid home) {
 }
 
 /* Likewise, but room for what begins anew: nothing is brought. */
-static ts_tid room_for(ts_zero *z, ts_site at, ts_part_state *s, ts_tid home) {
+static ts_tid room_to_reduce(ts_zero *z, ts_site at, ts_part_state *s, ts_tid home) {
   if (ts_zero_is_elsewhere(z, home) && s->sum == TS_NONE) {
     const ts_tensor *tensor = &at.graph->tensor[home];
     char *name = ts_format("%s.room", tensor->name);
@@ -85,7 +85,7 @@ static void reduce(ts_zero *z, ts_site at, ts_bucket *b) {
   ts_tid *into = ts_malloc((size_t) b->n * sizeof *into);
   for (int i = 0; i < b->n; ++i) {
     ts_part_state *s = &z->part[b->part[i]];
-    into[i] = anew ? room_for(z, at, s, s->shard) : sums_of(z, at, s, s->shard);
+    into[i] = anew ? room_to_reduce(z, at, s, s->shard) : sums_of(z, at, s, s->shard);
   }
   ts_tid beta = anew ? TS_NONE : every_micro_batch ? z->beta_of_bucket : z->beta_reduced;
   char *name = ts_bucket_name(z, b, "reduce");

@@ -55,7 +55,10 @@ int64_t ts_budget_host_memory(const ts_program_options *o) {
 
 static ts_program *plan_with(const search *s, ts_offload_stay stay) {
   ts_program_options options = *s->options;
+  stay.updater = options.stay.updater;
   options.stay = stay;
+  options.last_pass = NULL;
+  options.observer = NULL;
   return ts_program_create(&options);
 }
 
@@ -566,7 +569,8 @@ bool ts_budget_is_open(const ts_program_options *o) {
   return ts_deck_fits_offload(o->deck) || activations_compete(o);
 }
 
-ts_offload_stay ts_budget_decide(const ts_program_options *options) {
+/* What stays, beside the updater of the options. */
+static ts_offload_stay decide(const ts_program_options *options) {
   const bool states = ts_deck_fits_offload(options->deck);
   ts_offload_stay stay =
       activations_compete(options) ? decide_with_activations(options, states) : decide_what_stays(options, 0);
@@ -578,5 +582,59 @@ ts_offload_stay ts_budget_decide(const ts_program_options *options) {
   if (files && stay.units > 0) {
     store_units(options, beside, &stay);
   }
+  stay.updater = options->stay.updater;
   return stay;
+}
+
+/* ---- who updates what has left ---- */
+
+static bool updater_is_open(const ts_program_options *o) {
+  const ts_deck *deck = o->deck;
+  return o->use == TS_MODEL_TRAIN && o->target.backend->device != NULL &&
+         strcmp(deck->run.offload_update, "auto") == 0 &&
+         strcmp(deck->zero_optimization.offload_optimizer.device, "none") != 0;
+}
+
+/* What a choice comes to, with the seconds that a step of it is planned to take. */
+static outcome time_choice(const search *s, ts_offload_stay stay, double *seconds) {
+  ts_program *program = plan_with(s, stay);
+  const int64_t bytes = program->plan->peak_bytes;
+  *seconds = ts_program_step_seconds(program).step;
+  outcome o = {.bytes = bytes, .fits = s->memory == 0 || bytes <= s->memory};
+  ts_program_destroy(&program);
+  return o;
+}
+
+/* \param [in] device, host  Of the same deck, or of what either has chosen. */
+static bool is_faster_by_host(const search *device, ts_offload_stay by_device, const search *host,
+                              ts_offload_stay by_host) {
+  double seconds[2];
+  outcome a = time_choice(device, by_device, &seconds[0]), b = time_choice(host, by_host, &seconds[1]);
+  return a.fits == b.fits ? seconds[1] < seconds[0] : b.fits;
+}
+
+/* The host is asked where it is faster when all has left that may: what stays is the device's either way. */
+ts_offload_stay ts_budget_decide(const ts_program_options *options) {
+  const bool open = ts_budget_is_open(options);
+  if (!updater_is_open(options)) {
+    return open ? decide(options) : (ts_offload_stay){0};
+  }
+  ts_program_options device_options = *options, host_options = *options;
+  device_options.stay = (ts_offload_stay){.updater = TS_UPDATES_BY_DEVICE};
+  host_options.stay = (ts_offload_stay){.updater = TS_UPDATES_BY_HOST};
+  const search device = {.options = &device_options, .memory = ts_budget_memory(options)},
+               host = {.options = &host_options, .memory = ts_budget_memory(options)};
+  const ts_offload_stay none = {.decided = ts_deck_fits_offload(options->deck), .units = open ? 1 : 0};
+  bool asked = is_faster_by_host(&device, none, &host, none);
+  if (!open) {
+    return asked ? host_options.stay : device_options.stay;
+  }
+  ts_offload_stay chosen = decide(&device_options);
+  if (asked) {
+    ts_offload_stay other = decide(&host_options);
+    bool faster = is_faster_by_host(&device, chosen, &host, other);
+    ts_free(faster ? chosen.of_part : other.of_part);
+    chosen = faster ? other : chosen;
+  }
+  return chosen;
 }

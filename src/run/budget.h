@@ -1,6 +1,6 @@
 /** \file
  * What of the state leaves the memory where a rank computes, so that its program fits: device = "auto" of
- * offload_optimizer and offload_param.  Not collective.
+ * offload_optimizer and offload_param; and who updates what has left.  Not collective.
  */
 #ifndef TS_RUN_BUDGET_H
 #define TS_RUN_BUDGET_H
@@ -19,7 +19,7 @@ int64_t ts_budget_memory(const ts_program_options *options);
 /** The bytes that it may take of the host's memory beside a device, likewise; on processors 0. Not collective. */
 int64_t ts_budget_host_memory(const ts_program_options *options);
 
-/** Is there something to decide: device = "auto", or activations that leave, and a limit? Not collective. */
+/** Does something stay as it fits: device = "auto", or activations that leave, and a limit? Not collective. */
 bool ts_budget_is_open(const ts_program_options *options);
 
 /** What stays, so that the program of \a options fits, and as little as can be is copied.
@@ -38,6 +38,10 @@ bool ts_budget_is_open(const ts_program_options *options);
  * within a limit: those of as many units at the end of the forward stay as fit, whose backward comes first, beside what
  * else stays, or before it, whichever copies less; where the host's memory is too small, too, those of units that begin
  * the forward go to files, and of processors all that leave.
+ *
+ * With run.offload_update = "auto" the device updates what has left it, or the host, whichever lets a step take less by
+ * plans of both (ts_program_step_seconds); the device where they take as long.  Nothing but that is decided where
+ * nothing is open.
  *
  * The same deck, rank, target and memory give the same choice.  Ranks may choose otherwise than others: messages depend
  * on .live and .together alone, which they have to agree on.
