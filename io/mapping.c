@@ -43,3 +43,11 @@ void ts_mapping_close(ts_mapping *mapping) {
   }
   *mapping = (ts_mapping){0};
 }
+
+void ts_mapping_drop(const void *from, size_t bytes) {
+  const uintptr_t page = (uintptr_t) sysconf(_SC_PAGESIZE), at = (uintptr_t) from;
+  const uintptr_t begin = (at + page - 1) / page * page, end = (at + bytes) / page * page;
+  if (begin < end) {
+    madvise((void *) begin, end - begin, MADV_DONTNEED); /* an error only means that they stay */
+  }
+}

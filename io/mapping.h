@@ -24,4 +24,8 @@ ts_status ts_mapping_open(const char *path, ts_mapping *out, ts_error *err);
 /** Unmap and zero; a zero mapping is allowed.  Not collective. */
 void ts_mapping_close(ts_mapping *mapping);
 
+/** Drop whole pages of \a bytes from \a from on, which lie in a mapping, from this process's memory: what is read again
+ * comes from the file.  Not collective. */
+void ts_mapping_drop(const void *from, size_t bytes);
+
 #endif

@@ -280,6 +280,9 @@ int ts_safetensors_unlisted(const ts_safetensors *st, int most, ts_text *to) {
 
 /* ---- values ---- */
 
+/* What is read in large pieces is read once. */
+#define DROPPED ((size_t) 1 << 20)
+
 void ts_safetensors_read_f32(const ts_safetensor *tensor, int64_t first, int64_t count, float *out) {
   TS_ASSERT(ts_dtype_is_float(tensor->dtype) && first >= 0 && count >= 0 && count <= tensor->count - first);
   size_t size = ts_dtype_size(tensor->dtype);
@@ -290,6 +293,9 @@ void ts_safetensors_read_f32(const ts_safetensor *tensor, int64_t first, int64_t
     int64_t n = count - done < most ? count - done : most;
     memcpy(block, from + (size_t) done * size, (size_t) n * size);
     ts_convert(out + done, TS_F32, block, tensor->dtype, (size_t) n);
+  }
+  if ((size_t) count * size >= DROPPED) {
+    ts_mapping_drop(from, (size_t) count * size);
   }
 }
 

@@ -266,8 +266,13 @@ static void describe_file(ts_store_file *f, int direct_error) {
 
 ts_status ts_store_file_open(ts_store_file *f, const char *directory, const char *name, int64_t bytes, ts_error *err) {
   *f = (ts_store_file){.descriptor = -1, .directory = ts_strdup(directory)};
-  ts_status status = ts_make_directory(directory, err);
-  if (status == TS_OK && !open_some(f, name)) {
+  ts_error why = {0};
+  ts_status status = ts_make_directory(directory, &why);
+  if (status != TS_OK) {
+    return ts_error_add(err, "%s; nvme_path names a directory for offloaded state, that of %s among it", why.text,
+                        name);
+  }
+  if (!open_some(f, name)) {
     status = ts_error_add(err,
                           "%s: no file for the offloaded state of %s can be made there: %s; name a directory that you "
                           "may write to (nvme_path)",

@@ -640,6 +640,17 @@ static void test_spellings(void) {
          "compile's offload is that of zero_optimization; what has no effect is said: %s", notes.text);
   ts_text_free(&notes);
   ts_deck_destroy(&d);
+  d = read_beside("{ \"activation_checkpoint_cpu_offload\": true, \"train_batch_size\": 4,\n"
+                  "  \"aio\": {\"block_size\": 8192, \"queue_depth\": 3, \"thread_count\": 2},\n"
+                  "  \"zero_optimization\": {\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"/x\"}} }",
+                  "activation_checkpointing = { enabled = true; };", NULL);
+  ts_deck_notes(d, &notes);
+  tap_ok(d->activation_checkpointing.cpu_checkpointing && d->aio.block_size == 8192 && d->aio.queue_depth == 3 &&
+             d->aio.intra_op_parallelism == 2 &&
+             strstr(notes.text, "cpu_checkpointing: no effect on processors") != NULL,
+         "other names of cpu_checkpointing and of aio's threads; without a limit nothing leaves: %s", notes.text);
+  ts_text_free(&notes);
+  ts_deck_destroy(&d);
   d = read_beside("{ \"comms_config\": {\"verbose\": false}, \"monitor_config\": {\"enabled\": true, \"tag\": \"x\"},\n"
                   "  \"cuda_visible_devices\": 0, \"compile\": {\"disable\": false, \"backend\": \"inductor\"},\n"
                   "  \"train_batch_size\": 4 }",

@@ -98,6 +98,11 @@ static const bad_deck decks[] = {
     {TS_CHECK_REFUSED, NULL, "sparse_gradients = true;\n", NULL, "sparse_gradients: refused, removed from DeepSpeed"},
     {TS_CHECK_REFUSED, NULL, "amp = { enabled = true; opt_level = \"O2\"; };\n", NULL,
      "bad.cfg:4: amp.enabled: refused, removed from DeepSpeed"},
+    {TS_CHECK_REFUSED, NULL, "zero_optimization = { zenflow = { topk_ratio = 0.1; }; };\n", NULL,
+     "zero_optimization.zenflow.topk_ratio: refused, not there yet: updates of gradients that are stale by then; "
+     "zero_optimization.offload_optimizer.super_offload hides updates"},
+    {TS_CHECK_REFUSED, NULL, "aio = { use_gds = true; };\n", NULL,
+     "aio.use_gds: refused, not there yet: a GPU that reads files past the host, which checks the hash of each block"},
     {TS_CHECK_REFUSED, NULL, "zero_optimization = { mics_shard_size = 4; };\n", NULL,
      "mics_shard_size: refused, removed from DeepSpeed"},
     {TS_CHECK_REFUSED, NULL, "optimizer = { params = { max_grad_norm = 1.0; }; };\n", NULL,

@@ -86,6 +86,12 @@ static const offload_case cases[] = {
      ALL DROPPED PIECES " tensor_parallel.autotp_size=2 bf16.enabled=true zero_optimization.overlap_comm=true"},
     {4, BOTH, GPT2, ALL DROPPED " pipeline.stages=2 gradient_accumulation_steps=3 pipeline.schedule=zb_h1"},
     {4, STATES, GPT2, ALL PIECES " zero_optimization.stage=1 optimizer.type=Muon tensor_parallel.autotp_size=2"},
+    {2, BOTH, LLAMA, ALL DROPPED PIECES " gradient_accumulation_steps=2 moe={num_experts=4;k=2;ep_size=2;}"},
+    {4, BOTH, LLAMA,
+     ALL DROPPED " pipeline.stages=2 gradient_accumulation_steps=2 moe={num_experts=4;k=2;ep_size=2;} "
+                 "moe.dispatch=alltoall"},
+    {4, BOTH, LLAMA, ALL DROPPED " pipeline.stages=2 sequence_parallel_size=2 gradient_accumulation_steps=2"},
+    {4, BOTH, LLAMA, ALL DROPPED " tensor_parallel.autotp_size=2 sequence_parallel_size=2 bf16.enabled=true"},
 };
 
 /* And in the order of units, against that of micro-batches in memory. */
@@ -221,6 +227,19 @@ static void test_parts(ts_world *world) {
   double stay = (double) part->states_stay / (double) part->states;
   tap_ok_all(MPI_COMM_WORLD, all->states_stay == 0 && all->values_stay == 0 && stay <= 0.6 && stay > 0.5,
              "ratio = 0.4: the states of %.1f %% of the elements stay", 100 * stay);
+  const ts_layout *layout = program[1]->layout;
+  int64_t largest = 0;
+  for (int i = 0; i < layout->n_parts; ++i) {
+    largest = layout->part[i].count > largest ? layout->part[i].count : largest;
+  }
+  int first = -1, last = -1; /* of the blocks */
+  for (int i = 0; i < layout->n_parts; ++i) {
+    first = layout->part[i].count == largest && first < 0 ? i : first;
+    last = layout->part[i].count == largest ? i : last;
+  }
+  tap_ok_all(MPI_COMM_WORLD, first < last && layout->part[first].states_stay && !layout->part[last].states_stay,
+             "of %s, with which the next forward begins, and not of %s", layout->part[first].name,
+             layout->part[last].name);
   bool many = part->values <= 3000000;
   tap_ok_all(MPI_COMM_WORLD,
              part->values_stay <= 3000000 && (many ? part->values_stay == part->values : part->values_stay > 2200000),

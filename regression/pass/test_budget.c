@@ -382,6 +382,30 @@ static void test_updater(void) {
   grid_backend = NULL;
 }
 
+/* The part of a rank's threads that makes updates decides how long the host takes. */
+static void test_threads(void) {
+  static const char *const part[] = {"0.2", "0.8"};
+  double seconds[2];
+  grid_backend = null_device();
+  for (int i = 0; i < 2; ++i) {
+    setting s;
+    char *words = ts_format(
+        "zero_optimization.stage=3 zero_optimization.offload_optimizer={device=\"cpu\";cpuadam_cores_perc=%s;} "
+        "zero_optimization.stage3_param_persistence_threshold=1000 run.offload_update=host",
+        part[i]);
+    make_setting(&s, words, 1);
+    s.options.target.threads = 20;
+    ts_program *program = ts_program_create(&s.options);
+    seconds[i] = ts_program_step_seconds(program).sum.host;
+    ts_program_destroy(&program);
+    ts_deck_destroy(&s.deck);
+    ts_free(words);
+  }
+  tap_ok(seconds[1] > 0 && fabs(seconds[0] / seconds[1] - 4) < 1e-6, "cpuadam_cores_perc 0.2, 0.8: %g s and %g s",
+         seconds[0], seconds[1]);
+  grid_backend = NULL;
+}
+
 int main(void) {
   test_choices("zero_optimization.stage=3" NO_GRADIENTS, 1);
   test_choices("zero_optimization.stage=3 bf16.enabled=true gradient_accumulation_steps=3" NO_GRADIENTS, 2);
@@ -394,5 +418,6 @@ int main(void) {
   test_competition();
   test_stored_units();
   test_updater();
+  test_threads();
   return tap_done();
 }

@@ -230,7 +230,8 @@ void ts_reader_resolve(ts_reader *reader) {
   if (!given(reader, "tensor_parallel.tp_overlap_comm")) {
     d->tensor_parallel.tp_overlap_comm = d->zero_optimization.overlap_comm;
   }
-  const bool nowhere = strcmp(d->run.device, "cuda") != 0 && ts_deck_files(d)[0] == 0;
+  const bool limited = d->run.memory_limit > 0 || d->run.host_memory_limit > 0 || ts_deck_fits_offload(d);
+  const bool nowhere = strcmp(d->run.device, "cuda") != 0 && (ts_deck_files(d)[0] == 0 || !limited);
   if (d->activation_checkpointing.cpu_checkpointing && nowhere) {
     ts_reader_note(reader, "activation_checkpointing.cpu_checkpointing: no effect on processors, where all is in host "
                            "memory, without a limit and files");

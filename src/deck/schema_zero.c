@@ -112,9 +112,8 @@ static const ts_key rows[] = {
     ZERO("offload_optimizer.pin_memory", BOOL, "true", "what a GPU copies is always pinned"),
     ZERO("offload_optimizer.fast_init", BOOL, "false", "states begin as zeros, which nobody writes"),
     NUMBER(zero_optimization.offload_optimizer.ratio, "1.0", 0, 1, AUTO,
-           "The part of a rank's elements whose states leave, where the device is cpu or nvme; the largest parts that "
-           "fill the "
-           "rest stay."),
+           "The part of a rank's elements whose states leave, where the device is cpu or nvme; those of the units that "
+           "the next forward begins with stay."),
     FLAG(zero_optimization.offload_optimizer.gradients, "true", 0,
          "Do sums of gradients leave with these states, where a rank has its own alone: at stages 2 and 3, and of one "
          "rank?"),
@@ -193,7 +192,7 @@ static const ts_key rows[] = {
     ALIAS("aio.thread_count", "aio.intra_op_parallelism"),
     AIO("single_submit", BOOL, "false", "each request is submitted as soon as there is room for it"),
     AIO("overlap_events", BOOL, "true", "requests are always submitted while others are under way"),
-    LATER("aio.use_gds", BOOL, "false", "files that a GPU reads by itself"),
+    LATER("aio.use_gds", BOOL, "false", "a GPU that reads files past the host, which checks the hash of each block"),
 };
 
 TABLE(ts_keys_zero, rows);

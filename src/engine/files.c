@@ -14,9 +14,13 @@ static ts_status open_own_file(ts_engine *e, ts_error *err) {
   char *name = ts_format("rank%d", ts_world_rank(e->world));
   ts_store_options options = ts_store_options_of(e->deck);
   options.name = name;
-  int n;
+  int n, rank = ts_world_rank(e->world);
   ts_store_extent *extent = ts_program_extents(first, &n);
-  ts_status status = ts_store_create(&e->store, &options, extent, n, err);
+  ts_error why = {0};
+  ts_status status = ts_store_create(&e->store, &options, extent, n, &why);
+  if (status != TS_OK) {
+    ts_error_add(err, "rank %d on %s: %s", rank, ts_world_node_name(e->world, rank), why.text);
+  }
   ts_free(extent);
   ts_free(name);
   return status;

@@ -327,10 +327,14 @@ ts_status ts_engine_check_memory(const ts_engine *e, ts_error *err) {
   }
   char need[32], have[32];
   return ts_error_add(err,
-                      "not enough memory: %d rank%s of this node need %s each, and can have %s each%s; ways out: a "
+                      "not enough memory: %d rank%s of %s need %s each, and can have %s each%s; ways out: a "
                       "higher zero_optimization.stage, a smaller train_micro_batch_size_per_gpu, "
-                      "activation_checkpointing.enabled, zero_optimization.offload_optimizer.device = \"nvme\", which "
-                      "keeps states in files, more nodes (`tessera plan` shows what each gives)%s",
-                      ranks, ranks > 1 ? "s" : "", ts_human_bytes((double) peak, need),
-                      ts_human_bytes((double) e->memory.bytes, have), e->memory.why, less_context(e));
+                      "activation_checkpointing.enabled, %smore nodes (`tessera plan` shows what each gives)%s",
+                      ranks, ranks > 1 ? "s" : "", ts_world_node_name(e->world, ts_world_rank(e->world)),
+                      ts_human_bytes((double) peak, need), ts_human_bytes((double) e->memory.bytes, have),
+                      e->memory.why,
+                      ts_deck_files(e->deck)[0] != 0
+                          ? ""
+                          : "zero_optimization.offload_optimizer.device = \"nvme\", which keeps states in files, ",
+                      less_context(e));
 }

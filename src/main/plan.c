@@ -12,6 +12,7 @@
 #include "pass/recompute.h"
 #include "run/budget.h"
 #include "run/cuts.h"
+#include "run/executor.h"
 #include "run/plan_largest.h"
 #include "run/program.h"
 #include "run/turns.h"
@@ -246,6 +247,17 @@ static void print_exposed(const ts_program *program, ts_text *to) {
   }
 }
 
+/* Where more is said than there may be. */
+static void print_host_limit(const ts_program_options *options, const ts_program *program, ts_text *to) {
+  const int64_t limit = ts_budget_host_memory(options);
+  const int64_t need = limit > 0 ? ts_executor_host_bytes(&program, 1) : 0;
+  char has[32], needs[32];
+  if (need > limit) {
+    ts_text_add(to, "\nrun.host_memory_limit: %s are too little, a rank needs %s of the host's memory\n",
+                ts_human_bytes((double) limit, has), ts_human_bytes((double) need, needs));
+  }
+}
+
 static void print_offload(const ts_program *program, ts_text *to) {
   print_space(program, TS_SPACE_PINNED, "\nin the host's memory, copied to the GPU and back\n", to);
   print_space(program, TS_SPACE_FILE, "\nin a file of the rank\n", to);
@@ -300,6 +312,7 @@ static void print_rows(const ts_program_options *options, const ts_program *prog
               (long long) program->plan->kept_bytes, ts_human_bytes((double) program->plan->kept_bytes, a),
               (long long) program->plan->working_bytes, ts_human_bytes((double) program->plan->working_bytes, b));
   print_choice(options, program, to);
+  print_host_limit(options, program, to);
   print_offload(program, to);
   double full, half = ts_program_model_flops(program, &full);
   ts_text_add(to, "\nmodel FLOPs of one micro-batch\n  %-34s %16.4e\n  %-34s %16.4e\n", "causal half (6N + 6LCT)", half,
@@ -378,14 +391,19 @@ static void print_plan(const ts_program_options *options, const ts_program *prog
 }
 
 static void print_longest(const ts_program_options *options, int64_t memory, bool json, ts_text *to) {
-  char text[32];
-  int64_t longest = ts_plan_longest(options, memory);
+  char text[32], beside[32];
+  int64_t host, longest = ts_plan_longest(options, memory, &host);
   if (json) {
-    ts_text_add(to, ", \"memory_bytes\": %lld, \"longest_sample\": %lld", (long long) memory, (long long) longest);
-  } else {
-    ts_text_add(to, "\nsamples of at most %lld tokens fit into %s a rank\n", (long long) longest,
-                ts_human_bytes((double) memory, text));
+    ts_text_add(to, ", \"memory_bytes\": %lld, \"longest_sample\": %lld, \"longest_host_bytes\": %lld",
+                (long long) memory, (long long) longest, (long long) host);
+    return;
   }
+  ts_text_add(to, "\nsamples of at most %lld tokens fit into %s a rank", (long long) longest,
+              ts_human_bytes((double) memory, text));
+  if (host > 0) {
+    ts_text_add(to, " and want %s of the host's memory each", ts_human_bytes((double) host, beside));
+  }
+  ts_text_add(to, "\n");
 }
 
 static void print_all(const ts_program_options *options, bool json, const ts_arguments *arguments, int64_t memory) {

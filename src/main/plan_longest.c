@@ -3,7 +3,10 @@
 #include "base/memory.h"
 #include "family/family.h"
 #include "run/budget.h"
+#include "run/executor.h"
 #include "run/plan_largest.h"
+
+#include <limits.h>
 
 #define MOST_TOKENS ((int64_t) 1 << 27)
 
@@ -11,13 +14,30 @@ typedef struct search {
   int64_t steps, bytes; /* the longest so far, and what there is */
 } search;
 
-static bool length_fits(const ts_program_options *options, int64_t steps, int64_t bytes) {
+static ts_program *program_of(const ts_program_options *options, int64_t steps) {
   ts_program_options longer = *options;
   longer.length = steps * TS_PLAN_LENGTH_STEP;
-  ts_program *program = ts_program_create(&longer);
-  bool does = program->plan->peak_bytes <= bytes;
+  return ts_program_create(&longer);
+}
+
+static int64_t host_bytes(const ts_program *program) {
+  return program->target.backend->device != NULL ? ts_executor_host_bytes(&program, 1) : 0;
+}
+
+/* Where it computes, and beside a device; what has no room there goes to a file, if there is one. */
+static bool length_fits(const ts_program_options *options, int64_t steps, int64_t bytes) {
+  ts_program *program = program_of(options, steps);
+  const int64_t beside = ts_budget_host_memory(options);
+  bool fits = program->plan->peak_bytes <= bytes, has_room = beside == 0 || host_bytes(program) <= beside;
   ts_program_destroy(&program);
-  return does;
+  if (fits && !has_room && options->stay.units > 0 && ts_deck_files(options->deck)[0] != 0) {
+    ts_program_options stored = *options;
+    stored.stay.units_stored = INT_MAX;
+    program = program_of(&stored, steps);
+    has_room = host_bytes(program) <= beside && program->plan->peak_bytes <= bytes;
+    ts_program_destroy(&program);
+  }
+  return fits && has_room;
 }
 
 /* Of a rank: `low` fits, `high` does not; needs grow with the length. */
@@ -67,7 +87,7 @@ static ts_program_options options_of_longer(const ts_program_options *options) {
 }
 
 /* One rank's, shortened until it fits all that may need most: which these are is a matter of the length. */
-int64_t ts_plan_longest(const ts_program_options *options, int64_t bytes) {
+int64_t ts_plan_longest(const ts_program_options *options, int64_t bytes, int64_t *host) {
   const ts_deck_model *m = &options->deck->model;
   bool learned = ts_family_find(m->model_type)->positions != NULL;
   int64_t most = learned && m->max_position_embeddings < MOST_TOKENS ? m->max_position_embeddings : MOST_TOKENS;
@@ -78,5 +98,8 @@ int64_t ts_plan_longest(const ts_program_options *options, int64_t bytes) {
     longer.length = before * TS_PLAN_LENGTH_STEP;
     ts_plan_visit(&longer, shorten, &s);
   }
+  ts_program *program = s.steps > 0 ? program_of(&longer, s.steps) : NULL;
+  *host = program != NULL ? host_bytes(program) : 0;
+  ts_program_destroy(&program);
   return s.steps * TS_PLAN_LENGTH_STEP;
 }

@@ -77,6 +77,7 @@ static int compare_movable(const void *a, const void *b) {
 
 typedef ts_space space_of(const ts_pass_context *context, const ts_part *part);
 
+/* In the order in which the next forward wants them. */
 static movable *find_movable(const ts_pass_context *context, const ts_layout *layout, space_of *space, int *n) {
   movable *list = ts_malloc(((size_t) layout->n_parts + 1) * sizeof *list);
   *n = 0;
@@ -85,7 +86,6 @@ static movable *find_movable(const ts_pass_context *context, const ts_layout *la
       list[(*n)++] = (movable){i, layout->part[i].shard};
     }
   }
-  qsort(list, (size_t) *n, sizeof *list, compare_movable);
   return list;
 }
 
@@ -120,12 +120,14 @@ static int64_t sum_elements(const movable *list, int n) {
   return sum;
 }
 
-/* Optimizers' states by the deck: what is not of its ratio stays. */
+/* Optimizers' states by the deck: what is not of its ratio stays, that of the units that the next forward begins with,
+ * whose updates are awaited first. */
 static void states_that_stay(const ts_pass_context *context, ts_layout *layout) {
   int n;
   movable *list = find_movable(context, layout, space_of_states, &n);
   const double stay = 1 - context->deck->zero_optimization.offload_optimizer.ratio;
-  bool *stays = choose_parts(list, n, (int64_t) (stay * (double) sum_elements(list, n)));
+  bool *stays = ts_calloc((size_t) n + 1, sizeof *stays);
+  keep_from(list, n, 0, (int64_t) (stay * (double) sum_elements(list, n)), stays);
   for (int i = 0; i < n; ++i) {
     layout->part[list[i].part].states_stay = stays[i];
   }
@@ -138,6 +140,7 @@ static void values_that_stay(const ts_pass_context *context, ts_layout *layout) 
   const bool device = context->target.backend->device != NULL;
   int n;
   movable *list = find_movable(context, layout, space_of_values, &n);
+  qsort(list, (size_t) n, sizeof *list, compare_movable);
   bool *stays = choose_parts(list, n, context->deck->zero_optimization.offload_param.max_in_cpu);
   for (int i = 0; i < n; ++i) {
     ts_part *part = &layout->part[list[i].part];
