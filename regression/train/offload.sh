@@ -80,6 +80,10 @@ large="--set model.hidden_size=256 --set model.intermediate_size=1024 --set zero
   --set zero_optimization.sub_group_size=32768 --set aio={block_size=4096;queue_depth=1;}"
 fitted="$large --set zero_optimization.offload_optimizer={device=\"auto\";nvme_path=\"disk\";}
   --set zero_optimization.offload_param={device=\"auto\";nvme_path=\"disk\";}"
+# The most that a process had, by the last row.
+peak_of() {
+  awk -F, 'NR == 1 { for (i = 1; i <= NF; ++i) { if ($i == "peak_bytes") { c = i } } } { p = $c } END { print p }' "$1/metrics.csv"
+}
 limited() { train "$1" "$2" $fitted --set run.memory_limit=\""$3"\"; }
 
 # The numbers of the message, MB.  What a process has before it plans differs by some pages from run to run.
@@ -94,6 +98,8 @@ test_limits() {
   ok "less than the smallest, $least MB" said 2 'the smallest limit that works'
   limited "$ranks" least $((least + 1))MB
   ok "the smallest: it trains" clean
+  # What the process has before it plans, MPI's part of it, is found once and grows by some pages.
+  ok "and stays within it, saving as well: $(peak_of least) bytes" [ "$(peak_of least)" -le $(((least + 4) * 1000000)) ]
   ok "with the same bits" "$tessera" compare least roomy --tolerance 0
   ok "and state in files" printed 'offload: .*states of [0-9] %.* in disk '
   limited "$ranks" half $((least + 4))MB

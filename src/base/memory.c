@@ -7,6 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 static atomic_int_fast64_t live;
 
@@ -90,6 +93,15 @@ static size_t proc_value(const char *path, const char *key) {
   }
   fclose(file);
   return kib * 1024;
+}
+
+void ts_memory_keep_little(void) {
+#ifdef __GLIBC__
+  enum { KEPT = 1 << 17 };
+  mallopt(M_MMAP_THRESHOLD, KEPT); /* which by itself grows with what is freed */
+  mallopt(M_TRIM_THRESHOLD, KEPT);
+  malloc_trim(KEPT);
+#endif
 }
 
 size_t ts_process_rss(void) {

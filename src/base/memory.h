@@ -34,6 +34,10 @@ void *ts_map(size_t bytes);
 /** Return memory of ts_map; \a bytes as given there; NULL is allowed. Not collective. */
 void ts_unmap(void *pointer, size_t bytes);
 
+/** From now on what is freed goes back to the system at once, for a process that has to stay within a limit: without it
+ * the C library keeps what it once had, tens of megabytes.  Large allocations take longer then.  Not collective. */
+void ts_memory_keep_little(void);
+
 /** Resident bytes of this process now, and its high-water mark (VmRSS, VmHWM); 0 where /proc is absent. Not
  * collective. */
 size_t ts_process_rss(void);
