@@ -1,5 +1,5 @@
-/* Preloaded by run_test.  MPICH polls without end where it waits itself (MPI_Init, new communicators, shared memory), so
- * that with more ranks than processors those who wait take what the others need: the start of four ranks on two
+/* Preloaded by run_test.  MPICH polls without end where it waits itself (MPI_Init, new communicators, shared memory),
+ * so that with more ranks than processors those who wait take what the others need: the start of four ranks on two
  * processors costs 1.1 s of these, and 0.5 where a rank that has polled in vain gives its processor away. */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -60,6 +60,11 @@ test_inference() {
     ok "${command%% *} with parameters in a file" clean
     ok "${command%% *}: the same answer" cmp plain "$scratch/out"
   done
+  run "$tessera" zero_to_fp32 memory hf --format safetensors
+  run "$tessera" generate hf --prompt line --tokens 8
+  cp "$scratch/out" plain
+  run "$tessera" generate hf --prompt line --tokens 8 $parameters --set zero_optimization.stage3_param_persistence_threshold=0
+  ok "generate from a Hugging Face directory, parameters in a file" both clean 'cmp plain "$scratch/out"'
 }
 
 test_plan() {
@@ -190,19 +195,27 @@ test_activations() {
   rm -rf least roomy
 }
 
+# KILLS=12: as many times, each time in the run that goes on.
 test_killed() {
-  (train 2 "$(pwd)/killed" $all --set run.steps=2000 --set run.save_every=0) &
-  job=$!
-  tries=0
-  while [ $tries -lt 200 ] && ! grep -q '^2,' killed/metrics.csv 2> /dev/null; do
-    sleep 0.05
-    tries=$((tries + 1))
+  kills=0
+  while [ $kills -lt "${KILLS:-2}" ]; do
+    kills=$((kills + 1))
+    before=$(cat killed/metrics.csv 2> /dev/null | wc -l)
+    (train 2 "$(pwd)/killed" $all --set run.steps=20000 --resume auto) &
+    job=$!
+    tries=0
+    while [ $tries -lt 400 ] && [ "$(cat killed/metrics.csv 2> /dev/null | wc -l)" -le $((before + 2)) ]; do
+      sleep 0.05
+      tries=$((tries + 1))
+    done
+    # by its whole name: another test's run of this machine may be called killed, too
+    pkill -9 -f "run.directory=$(pwd)/killed" || true
+    wait $job
+    ok "kill $kills: the run had begun" [ $tries -lt 400 ]
+    ok "and leaves nothing" is_empty disk
   done
-  # by its whole name: another test's run of this machine may be called killed, too
-  pkill -9 -f "run.directory=$(pwd)/killed" || true
-  wait $job
-  ok "a run that is killed had begun" [ $tries -lt 200 ]
-  ok "and leaves nothing" is_empty disk
+  "$tessera" verify killed > verified 2>&1 || true
+  ok "its checkpoints are whole: $(ls -d killed/step_* | wc -l)" sh -c '! grep -q damaged verified && [ -d killed/step_00000003 ]'
 }
 
 test_refused() {

@@ -20,8 +20,8 @@ enum { TS_STATES_STAY = 1, TS_VALUES_STAY = 2, TS_GRADIENTS_STAY = 4, TS_STORED 
 
 /** Choose which parts' states, values and gradients stay of those that may leave: those of context->stay, or as many
  * elements as the deck says: of values those of parts whose sizes fill that best, of equal ones the first; of states
- * those of the first units, whose updates the next forward awaits first; gradients then as their optimizer's states.  In
- * a step, which goes through all of them, what stays saves as many bytes whichever they are.
+ * those of the first units, whose updates the next forward awaits first; gradients then as their optimizer's states.
+ * In a step, which goes through all of them, what stays saves as many bytes whichever they are.
  * \param [out] layout  That of the context: ts_part.states_stay, values_stay, gradients_stay. Not collective. */
 void ts_offload_choose(const ts_pass_context *context, ts_layout *layout);
 
