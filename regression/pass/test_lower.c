@@ -125,7 +125,7 @@ static void check_grid(const char *name, const char *text, const char *sets, int
     const ts_program *p = g.program[r];
     for (int i = 0; i < RUNS * ts_graph_chunks(p->graph) && wrong == NULL; ++i) {
       int chunk = i / RUNS;
-      ts_lowered *c = ts_lower(p->graph, p->schedule, runs[i % RUNS], chunk);
+      ts_lowered *c = ts_lower(p->graph, p->schedule, p->plan, runs[i % RUNS], chunk);
       wrong = ts_lowered_verify(c, p->graph, p->plan);
       complete = complete && is_complete(c, p, chunk);
       collectives += count(c, TS_LOWERED_COLLECTIVE);
@@ -337,7 +337,7 @@ static void expect_wrong_of(const char *what, const char *text, const char *sets
                             unsigned segments, breakage *break_it, const char *message) {
   grid g = make_grid(text, sets, ranks, TS_MODEL_TRAIN);
   const ts_program *p = g.program[rank];
-  ts_lowered *c = ts_lower(p->graph, p->schedule, segments, 0);
+  ts_lowered *c = ts_lower(p->graph, p->schedule, p->plan, segments, 0);
   bool broken = break_it(c);
   char *wrong = ts_lowered_verify(c, p->graph, p->plan);
   tap_ok(broken && wrong != NULL && strstr(wrong, message) != NULL, "%s is found: %s", what,
@@ -475,6 +475,59 @@ static void check_updates(void) {
   }
 }
 
+/* ---- what a copy waits for ---- */
+
+/* Of the waits of copies, but those for the begin of a range or run, how many are for the last launch before the copy,
+ * and how many nobody would miss. */
+static void count_waits(const ts_program *p, unsigned segments, int *waits, int *last, int *needless) {
+  ts_lowered *c = ts_lower(p->graph, p->schedule, p->plan, segments, 0);
+  *waits = *last = *needless = 0;
+  for (int i = 0; i < c->n; ++i) {
+    const ts_lowered_command wait = c->command[i];
+    int at = i;
+    while (at > 0 && (c->command[at].kind != TS_LOWERED_RECORD || c->command[at].event != wait.event)) {
+      --at;
+    }
+    bool of_copy = wait.kind == TS_LOWERED_WAIT && (wait.queue == TS_QUEUE_IN || wait.queue == TS_QUEUE_OUT);
+    if (!of_copy || c->command[at - 1].kind == TS_LOWERED_CAPTURE_BEGIN ||
+        c->command[at - 1].kind == TS_LOWERED_COPY_IN) {
+      continue;
+    }
+    bool newest = true;
+    for (int k = at; k < i; ++k) {
+      newest = newest && c->command[k].kind != TS_LOWERED_LAUNCH;
+    }
+    remove_command(c, i);
+    char *wrong = ts_lowered_verify(c, p->graph, p->plan);
+    *needless += wrong == NULL;
+    ts_free(wrong);
+    c->command[c->n++] = wait;
+    move_to(c, c->n - 1, i);
+    *last += newest;
+    ++*waits;
+  }
+  ts_lowered_destroy(&c);
+}
+
+/* For the last user of its bytes, which is not all that was computed before. */
+static void test_last_users(void) {
+  static const struct {
+    const char *sets;
+    unsigned segments;
+  } rows[] = {{STATES_AWAY " zero_optimization.stage=3 bf16.enabled=true " EARLY, TS_SEGMENT_UPDATE},
+              {AWAY, TS_SEGMENT_FORWARD | TS_SEGMENT_BACKWARD_INPUT | TS_SEGMENT_BACKWARD_WEIGHT},
+              {"compile.offload_activation=true", TS_SEGMENT_FORWARD}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+    grid g = make_grid(llama, rows[i].sets, 1, TS_MODEL_TRAIN);
+    int waits, last, needless;
+    count_waits(g.program[0], rows[i].segments, &waits, &last, &needless);
+    tap_ok(waits > 0 && last < waits && needless == 0,
+           "%s: copies wait %d times, %d times for all that was computed, %d times for nothing", rows[i].sets, waits,
+           last, needless);
+    free_grid(&g);
+  }
+}
+
 /* ---- what is between captures ---- */
 
 /* The k-th collective outside of captures. */
@@ -589,6 +642,7 @@ int main(void) {
   check_grids("gpt2", gpt2);
   check_stages("llama", llama);
   check_stages("gpt2", gpt2);
+  test_last_users();
   expect_wrong_message("what is sent written after", send_early, 0, "no event orders them");
   expect_wrong_message("what comes read before", receive_late, 1, "no event orders them");
   expect_wrong_message("a wait for a message inside a capture", receive_inside, 1, "is inside a capture");

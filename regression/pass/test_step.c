@@ -212,7 +212,7 @@ static char *simulate(const grid *g) {
 static char *verify_commands(const ts_program *p) {
   char *wrong = NULL;
   for (int kind = 0; kind < p->step.n_kinds && wrong == NULL; ++kind) {
-    ts_lowered *commands = ts_lower(p->graph, p->schedule, p->step.kind[kind].segments, 0);
+    ts_lowered *commands = ts_lower(p->graph, p->schedule, p->plan, p->step.kind[kind].segments, 0);
     wrong = ts_lowered_verify(commands, p->graph, p->plan);
     ts_lowered_destroy(&commands);
   }

@@ -52,7 +52,7 @@ static ts_status check_pass(const char *name, ts_error *err) {
 /* The commands of a kind of runs, verified. */
 static void add_commands_of(const ts_program *p, int run, int chunk, ts_text *to) {
   const ts_run_kind *kind = &p->step.kind[run];
-  ts_lowered *commands = ts_lower(p->graph, p->schedule, kind->segments, chunk);
+  ts_lowered *commands = ts_lower(p->graph, p->schedule, p->plan, kind->segments, chunk);
   char *wrong = ts_lowered_verify(commands, p->graph, p->plan);
   TS_CHECK(wrong == NULL, "%s: %s", kind->title, wrong);
   ts_text_add(to, p->graph->chunk != NULL ? "# %s of chunk %d\n" : "# %s\n", kind->name, chunk);

@@ -14,27 +14,27 @@ typedef struct search {
   int64_t steps, bytes; /* the longest so far, and what there is */
 } search;
 
-static ts_program *program_of(const ts_program_options *options, int64_t steps) {
+static ts_program *program_of_length(const ts_program_options *options, int64_t steps) {
   ts_program_options longer = *options;
   longer.length = steps * TS_PLAN_LENGTH_STEP;
   return ts_program_create(&longer);
 }
 
-static int64_t host_bytes(const ts_program *program) {
+static int64_t bytes_beside(const ts_program *program) {
   return program->target.backend->device != NULL ? ts_executor_host_bytes(&program, 1) : 0;
 }
 
 /* Where it computes, and beside a device; what has no room there goes to a file, if there is one. */
 static bool length_fits(const ts_program_options *options, int64_t steps, int64_t bytes) {
-  ts_program *program = program_of(options, steps);
+  ts_program *program = program_of_length(options, steps);
   const int64_t beside = ts_budget_host_memory(options);
-  bool fits = program->plan->peak_bytes <= bytes, has_room = beside == 0 || host_bytes(program) <= beside;
+  bool fits = program->plan->peak_bytes <= bytes, has_room = beside == 0 || bytes_beside(program) <= beside;
   ts_program_destroy(&program);
   if (fits && !has_room && options->stay.units > 0 && ts_deck_files(options->deck)[0] != 0) {
     ts_program_options stored = *options;
     stored.stay.units_stored = INT_MAX;
-    program = program_of(&stored, steps);
-    has_room = host_bytes(program) <= beside && program->plan->peak_bytes <= bytes;
+    program = program_of_length(&stored, steps);
+    has_room = bytes_beside(program) <= beside && program->plan->peak_bytes <= bytes;
     ts_program_destroy(&program);
   }
   return fits && has_room;
@@ -98,8 +98,8 @@ int64_t ts_plan_longest(const ts_program_options *options, int64_t bytes, int64_
     longer.length = before * TS_PLAN_LENGTH_STEP;
     ts_plan_visit(&longer, shorten, &s);
   }
-  ts_program *program = s.steps > 0 ? program_of(&longer, s.steps) : NULL;
-  *host = program != NULL ? host_bytes(program) : 0;
+  ts_program *program = s.steps > 0 ? program_of_length(&longer, s.steps) : NULL;
+  *host = program != NULL ? bytes_beside(program) : 0;
   ts_program_destroy(&program);
   return s.steps * TS_PLAN_LENGTH_STEP;
 }

@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 #include "graph/op.h"
+#include "pass/touch.h"
 
 #include <string.h>
 
@@ -20,12 +21,27 @@ void ts_lowered_destroy(ts_lowered **commands) {
 
 /* ---- lowering ---- */
 
+/* Where COMPUTE may record an event: behind a command, once a copy waits for it. */
+typedef struct point {
+  int command, event;     /* -1: not wanted */
+  int knows[TS_N_QUEUES]; /* the last event of each other queue that COMPUTE has waited for by then */
+} point;
+
+/* What was queued: what it touches, others may wait for. */
+typedef struct user {
+  ts_nid node;
+  ts_queue queue;
+  int range; /* 0: outside of all */
+  int point; /* behind it, of what COMPUTE does; of what another queue does in a range behind that, once it ends */
+  int event; /* behind it, of what another queue does */
+} user;
+
 typedef struct lowering {
   ts_lowered *to;
   int capacity;
   int *event_of;           /* per node: the event after its collective or copy, -1: not queued or waited for */
   int newest;              /* event of COMPUTE since which nothing was launched, -1: none */
-  int after[TS_N_QUEUES];  /* the event of COMPUTE that a queue has waited for last, */
+  int after[TS_N_QUEUES];  /* the event of COMPUTE that a queue's collective has waited for last, */
   int last[TS_N_QUEUES];   /* and that of the last it has in this range, -1: it was waited for */
   int outside;             /* event of COMM's last collective outside of ranges, -1: it was waited for */
   int joined;              /* the last of these events that was waited for, with all before it */
@@ -34,6 +50,17 @@ typedef struct lowering {
   int known[TS_N_QUEUES];  /* and of the last that the host has waited for */
   bool open;               /* a range */
   bool sends;              /* something that leaves when it is queued */
+  int first, begin;        /* the points at the begin of the run, and of the range */
+  const ts_graph *graph;
+  const ts_plan *plan;
+  point *point;
+  int n_points, point_capacity;
+  user *used;
+  int n_used, used_capacity;
+  ts_touch *touch;                   /* of the copy that is queued, and of another node */
+  int knows[TS_N_QUEUES];            /* as of a point, now */
+  int seen[TS_N_QUEUES];             /* the point that a queue's copies have waited for last, -1: none */
+  int met[TS_N_QUEUES][TS_N_QUEUES]; /* and the event of another queue */
 } lowering;
 
 static void emit_command(lowering *l, ts_lowered_kind kind, ts_queue queue, ts_nid node, int event) {
@@ -46,6 +73,21 @@ static int record_event_on(lowering *l, ts_queue queue) {
   return l->to->n_events++;
 }
 
+/* Behind the last command. */
+static int add_point(lowering *l) {
+  TS_GROW(l->point, l->n_points, l->point_capacity);
+  point *p = &l->point[l->n_points];
+  *p = (point){l->to->n - 1, -1, {0}};
+  memcpy(p->knows, l->knows, sizeof p->knows);
+  return l->n_points++;
+}
+
+static void note_user(lowering *l, ts_nid node, ts_queue queue, int event) {
+  TS_GROW(l->used, l->n_used, l->used_capacity);
+  const int at = queue == TS_QUEUE_COMPUTE ? add_point(l) : -1;
+  l->used[l->n_used++] = (user){node, queue, l->open ? l->to->n_ranges : 0, at, event};
+}
+
 static void open_range(lowering *l) {
   if (!l->open) {
     emit_command(l, TS_LOWERED_CAPTURE_BEGIN, TS_QUEUE_COMPUTE, TS_NONE, -1);
@@ -54,11 +96,30 @@ static void open_range(lowering *l) {
     l->sends = false;
     l->newest = -1;
     memset(l->after, -1, sizeof l->after);
+    l->begin = add_point(l);
+    if (!l->hosted) {
+      memset(l->seen, -1, sizeof l->seen);
+      memset(l->met, -1, sizeof l->met);
+      l->n_used = 0; /* all of it has happened */
+    }
   }
 }
 
-static void wait_for_event(lowering *l, int event) {
+/* What happened in a range has happened behind it. */
+static void note_end(lowering *l) {
+  const int end = add_point(l);
+  for (int i = l->n_used - 1; i >= 0 && l->used[i].range != 0 && l->hosted; --i) {
+    if (l->used[i].range == l->to->n_ranges) {
+      l->used[i].point = end;
+      l->used[i].range = 0;
+      l->used[i].queue = TS_QUEUE_COMPUTE;
+    }
+  }
+}
+
+static void wait_for_event(lowering *l, ts_queue of, int event) {
   emit_command(l, TS_LOWERED_WAIT, TS_QUEUE_COMPUTE, TS_NONE, event);
+  l->knows[of] = event > l->knows[of] ? event : l->knows[of];
   l->newest = -1; /* what waited for the message is new to the other queues' next ones */
   for (int q = 0; q < TS_N_QUEUES; ++q) {
     l->last[q] = event == l->last[q] ? -1 : l->last[q];
@@ -89,9 +150,9 @@ static ts_queue queue_of_copy(const ts_node *copy) {
 /* Those of a queue are done in order: with the last all of them. */
 static void close_range(lowering *l, const ts_graph *graph) {
   if (l->open) {
-    for (int q = 0; q < TS_N_QUEUES; ++q) {
+    for (ts_queue q = 0; q < TS_N_QUEUES; ++q) {
       if (l->last[q] >= 0) {
-        wait_for_event(l, l->last[q]);
+        wait_for_event(l, q, l->last[q]);
       }
     }
     for (ts_nid n = 0; n < graph->n_nodes; ++n) {
@@ -99,7 +160,81 @@ static void close_range(lowering *l, const ts_graph *graph) {
     }
     emit_command(l, TS_LOWERED_CAPTURE_END, TS_QUEUE_COMPUTE, TS_NONE, -1);
     l->open = false;
+    note_end(l);
   }
+}
+
+/* ---- who waits for what ---- */
+
+static bool share_bytes(const lowering *l, int n, ts_nid other) {
+  ts_touch *touch = l->touch + n;
+  const int count = ts_node_touches(l->graph, l->plan, other, touch);
+  bool share = false;
+  for (int i = 0; i < n && !share; ++i) {
+    for (int k = 0; k < count && !share; ++k) {
+      share = ts_touches_collide(&l->touch[i], &touch[k]);
+    }
+  }
+  return share;
+}
+
+static void wait_on(lowering *l, ts_queue queue, int event) {
+  emit_command(l, TS_LOWERED_WAIT, queue, TS_NONE, event);
+}
+
+/* Of the bytes of a copy the last users: a point of COMPUTE, in a range its begin at least, and an event of each other
+ * queue but the copy's own, which goes on in order; -1: none. */
+static int find_users(lowering *l, ts_queue queue, ts_nid node, int event[TS_N_QUEUES]) {
+  const int n = ts_node_touches(l->graph, l->plan, node, l->touch);
+  int wanted = l->open ? l->begin : l->first;
+  bool found[TS_N_QUEUES] = {false};
+  found[queue] = true;
+  for (int i = l->n_used - 1; i >= 0; --i) {
+    const user *u = &l->used[i];
+    if (!found[u->queue] && share_bytes(l, n, u->node)) {
+      found[u->queue] = true;
+      event[u->queue] = u->event;
+      wanted = u->queue == TS_QUEUE_COMPUTE ? u->point : wanted;
+    }
+  }
+  return wanted;
+}
+
+static void wait_for_users(lowering *l, ts_queue queue, ts_nid node) {
+  int event[TS_N_QUEUES];
+  memset(event, -1, sizeof event);
+  const int wanted = find_users(l, queue, node, event);
+  if (wanted > l->seen[queue]) {
+    point *p = &l->point[wanted];
+    p->event = p->event < 0 ? l->to->n_events++ : p->event;
+    wait_on(l, queue, p->event);
+    l->seen[queue] = wanted;
+  }
+  for (ts_queue q = 0; q < TS_N_QUEUES; ++q) {
+    const bool known =
+        q == TS_QUEUE_COMPUTE || event[q] <= l->met[queue][q] || event[q] <= l->point[l->seen[queue]].knows[q];
+    if (!known) {
+      wait_on(l, queue, event[q]);
+      l->met[queue][q] = event[q];
+    }
+  }
+}
+
+/* The events that were wanted, each behind its command. */
+static void record_points(lowering *l) {
+  ts_lowered_command *old = l->to->command;
+  const int n = l->to->n;
+  l->to->command = NULL;
+  l->to->n = l->capacity = 0;
+  for (int i = 0, p = 0; i < n; ++i) {
+    emit_command(l, old[i].kind, old[i].queue, old[i].node, old[i].event);
+    for (; p < l->n_points && l->point[p].command == i; ++p) {
+      if (l->point[p].event >= 0) {
+        emit_command(l, TS_LOWERED_RECORD, TS_QUEUE_COMPUTE, TS_NONE, l->point[p].event);
+      }
+    }
+  }
+  ts_free(old);
 }
 
 /* Outside of ranges, where alone that can be waited for. */
@@ -107,7 +242,7 @@ static void wait_outside(lowering *l, const ts_graph *graph, int event) {
   close_range(l, graph);
   emit_command(l, TS_LOWERED_WAIT, TS_QUEUE_COMPUTE, TS_NONE, event);
   l->outside = event == l->outside ? -1 : l->outside;
-  l->joined = event;
+  l->knows[TS_QUEUE_COMM] = l->joined = event;
 }
 
 /* Computation goes on beside it, in ranges of its own; with the next collective of a range these would be two at a
@@ -117,27 +252,35 @@ static void issue_outside(lowering *l, const ts_graph *graph, ts_nid node) {
   emit_command(l, TS_LOWERED_WAIT, TS_QUEUE_COMM, TS_NONE, record_event_on(l, TS_QUEUE_COMPUTE));
   emit_command(l, TS_LOWERED_COLLECTIVE, TS_QUEUE_COMM, node, -1);
   l->outside = l->event_of[node] = record_event_on(l, TS_QUEUE_COMM);
+  note_user(l, node, TS_QUEUE_COMM, l->outside);
 }
 
 /* Beside the computation, behind what was computed so far: of that it is made, in memory that was in use so far. */
-static void issue_on(lowering *l, ts_queue queue, ts_lowered_kind kind, ts_nid node) {
+static void issue_collective(lowering *l, ts_nid node) {
   open_range(l);
   l->newest = l->newest < 0 ? record_event_on(l, TS_QUEUE_COMPUTE) : l->newest;
-  if (l->after[queue] != l->newest) {
-    emit_command(l, TS_LOWERED_WAIT, queue, TS_NONE, l->newest);
-    l->after[queue] = l->newest;
+  if (l->after[TS_QUEUE_COMM] != l->newest) {
+    emit_command(l, TS_LOWERED_WAIT, TS_QUEUE_COMM, TS_NONE, l->newest);
+    l->after[TS_QUEUE_COMM] = l->newest;
   }
-  emit_command(l, kind, queue, node, -1);
-  l->last[queue] = l->event_of[node] = record_event_on(l, queue);
+  emit_command(l, TS_LOWERED_COLLECTIVE, TS_QUEUE_COMM, node, -1);
+  l->last[TS_QUEUE_COMM] = l->event_of[node] = record_event_on(l, TS_QUEUE_COMM);
+  note_user(l, node, TS_QUEUE_COMM, l->event_of[node]);
 }
 
-/* Between ranges, behind what was computed so far. */
+/* In a range; between ranges where the host does something itself. */
 static void issue_copy(lowering *l, const ts_graph *graph, ts_nid node) {
   const ts_queue queue = queue_of_copy(&graph->node[node]);
-  close_range(l, graph);
-  emit_command(l, TS_LOWERED_WAIT, queue, TS_NONE, record_event_on(l, TS_QUEUE_COMPUTE));
+  if (l->hosted) {
+    close_range(l, graph);
+  } else {
+    open_range(l);
+  }
+  wait_for_users(l, queue, node);
   emit_command(l, TS_LOWERED_COPY, queue, node, -1);
   l->event_of[node] = record_event_on(l, queue);
+  l->last[queue] = l->hosted ? l->last[queue] : l->event_of[node];
+  note_user(l, node, queue, l->event_of[node]);
 }
 
 /* The host waits for the last copy in a queue whose memory the schedule has given free. */
@@ -167,15 +310,13 @@ static void issue(lowering *l, const ts_graph *graph, ts_nid node) {
   const ts_node *what = &graph->node[node];
   if (reads_counts(what)) {
     issue_outside(l, graph, node);
-  } else if (ts_node_is_copy(what) && l->hosted) {
-    (ts_node_copies(what) == TS_SPACE_FILE ? issue_transfer : issue_copy)(l, graph, node);
   } else if (ts_node_is_copy(what)) {
-    issue_on(l, queue_of_copy(what), TS_LOWERED_COPY, node);
+    (ts_node_copies(what) == TS_SPACE_FILE ? issue_transfer : issue_copy)(l, graph, node);
   } else {
     if (l->outside >= 0) {
       wait_outside(l, graph, l->outside);
     }
-    issue_on(l, TS_QUEUE_COMM, TS_LOWERED_COLLECTIVE, node);
+    issue_collective(l, node);
   }
 }
 
@@ -199,7 +340,7 @@ static void wait_copied(lowering *l, const ts_graph *graph, ts_nid node, int eve
   } else if (event > *copied) {
     close_range(l, graph);
     emit_command(l, TS_LOWERED_WAIT, TS_QUEUE_COMPUTE, TS_NONE, event);
-    *copied = event;
+    l->knows[queue_of_copy(&graph->node[node])] = *copied = event;
   }
 }
 
@@ -212,7 +353,7 @@ static void lower_wait(lowering *l, const ts_graph *graph, ts_nid node) {
   } else if (event > l->joined && reads_counts(&graph->node[node])) {
     wait_outside(l, graph, event);
   } else if (event >= 0 && !reads_counts(&graph->node[node])) {
-    wait_for_event(l, event);
+    wait_for_event(l, ts_node_is_copy(&graph->node[node]) ? queue_of_copy(&graph->node[node]) : TS_QUEUE_COMM, event);
   }
 }
 
@@ -234,6 +375,7 @@ static void lower_instruction(lowering *l, const ts_graph *graph, const ts_instr
       }
       open_range(l);
       emit_command(l, TS_LOWERED_LAUNCH, TS_QUEUE_COMPUTE, node, -1);
+      note_user(l, node, TS_QUEUE_COMPUTE, -1);
       l->newest = -1;
       break;
     case TS_ISSUE: issue(l, graph, node); break;
@@ -241,10 +383,30 @@ static void lower_instruction(lowering *l, const ts_graph *graph, const ts_instr
   }
 }
 
-ts_lowered *ts_lower(const ts_graph *graph, const ts_schedule *schedule, unsigned segments, int chunk) {
+static int most_touches(const ts_graph *graph) {
+  int most = 0;
+  for (ts_nid n = 0; n < graph->n_nodes; ++n) {
+    const int here = ts_node_most_touches(&graph->node[n]);
+    most = here > most ? here : most;
+  }
+  return most;
+}
+
+ts_lowered *ts_lower(const ts_graph *graph, const ts_schedule *schedule, const ts_plan *plan, unsigned segments,
+                     int chunk) {
   ts_lowered *to = ts_calloc(1, sizeof *to);
   size_t nodes = (size_t) graph->n_nodes + 1;
-  lowering l = {.to = to, .event_of = ts_malloc(nodes * sizeof *l.event_of), .newest = -1, .outside = -1, .joined = -1};
+  lowering l = {.to = to,
+                .event_of = ts_malloc(nodes * sizeof *l.event_of),
+                .newest = -1,
+                .outside = -1,
+                .joined = -1,
+                .graph = graph,
+                .plan = plan,
+                .touch = ts_malloc(2 * (size_t) most_touches(graph) * sizeof *l.touch)};
+  memset(l.seen, -1, sizeof l.seen);
+  memset(l.met, -1, sizeof l.met);
+  memset(l.knows, -1, sizeof l.knows);
   memset(l.event_of, -1, nodes * sizeof *l.event_of);
   memset(l.after, -1, sizeof l.after);
   memset(l.last, -1, sizeof l.last);
@@ -256,6 +418,7 @@ ts_lowered *ts_lower(const ts_graph *graph, const ts_schedule *schedule, unsigne
     l.copied[q] = record_event_on(&l, q);
   }
   emit_command(&l, TS_LOWERED_COPY_IN, TS_QUEUE_COMPUTE, TS_NONE, -1);
+  l.first = add_point(&l);
   for (int i = 0; i < schedule->n; ++i) {
     if (ts_node_is_of(graph, &graph->node[schedule->instruction[i].node], segments, chunk)) {
       lower_instruction(&l, graph, &schedule->instruction[i]);
@@ -265,7 +428,11 @@ ts_lowered *ts_lower(const ts_graph *graph, const ts_schedule *schedule, unsigne
   if (l.outside >= 0) {
     wait_outside(&l, graph, l.outside);
   }
+  record_points(&l);
   ts_free(l.event_of);
+  ts_free(l.point);
+  ts_free(l.used);
+  ts_free(l.touch);
   return to;
 }
 

@@ -2,10 +2,10 @@
  * A run of segments as commands for the queues of a device.
  *
  * Kernels go to the COMPUTE queue, collectives to COMM, copies of state to IN and OUT.  What crosses from one queue to
- * the other is ordered by an event: a collective or copy begins after all computation before it, and the computation
- * waits where the schedule says that it must.  A command is queued without waiting for anything; between CAPTURE_BEGIN
- * and CAPTURE_END nothing else happens on the host, so the range can be recorded once and replayed.  The same commands
- * are queued either way, hence the same results.
+ * the other is ordered by an event: a collective begins after all computation before it, a copy after what has used its
+ * bytes last, and the computation waits where the schedule says that it must.  A command is queued without waiting for
+ * anything; between CAPTURE_BEGIN and CAPTURE_END nothing else happens on the host, so the range can be recorded once
+ * and replayed.  The same commands are queued either way, hence the same results.
  *
  * Messages of pipelines have queues of their own, outside of recordings.  A run's range ends where it waits for one and
  * another begins behind; what is sent is there at its command, and leaves when the range is queued, which ends before a
@@ -66,9 +66,11 @@ typedef struct ts_lowered {
   int n, n_events, n_ranges;
 } ts_lowered;
 
-/** Lower the instructions of \a schedule whose node is in \a segments, of a chunk.
+/** Lower the instructions of \a schedule whose node is in \a segments, of a chunk.  A copy waits for what has used its
+ * bytes last, by the plan's addresses.
  * \return the commands, end with ts_lowered_destroy. Not collective. */
-ts_lowered *ts_lower(const ts_graph *graph, const ts_schedule *schedule, unsigned segments, int chunk);
+ts_lowered *ts_lower(const ts_graph *graph, const ts_schedule *schedule, const ts_plan *plan, unsigned segments,
+                     int chunk);
 
 /** Free and set to NULL; NULL is allowed. Not collective. */
 void ts_lowered_destroy(ts_lowered **commands);

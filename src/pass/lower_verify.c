@@ -3,12 +3,11 @@
 
 #include "base/memory.h"
 #include "graph/op.h"
+#include "pass/touch.h"
 
 /* Bytes of an arena that a command touches. */
 typedef struct access {
-  ts_arena arena;
-  int64_t begin, end;
-  bool writes;
+  ts_touch bytes;
   int queue;
   int at; /* place in its queue, from 1 */
   int command;
@@ -63,10 +62,6 @@ static char *complain(const verifier *v, int first, int second) {
                    name_of(v, second), ts_lowered_queue(v->commands->command[second].queue));
 }
 
-static bool collide(const access *a, const access *b) {
-  return a->arena == b->arena && a->begin < b->end && b->begin < a->end && (a->writes || b->writes);
-}
-
 /* The first access of a queue that overlaps with `a` and is not known to be done when `a` begins, or NULL. */
 static const access *find_conflict(const verifier *v, const access *a, int other) {
   for (int i = v->done[other].n - 1; i >= 0; --i) {
@@ -74,7 +69,7 @@ static const access *find_conflict(const verifier *v, const access *a, int other
     if (b->at <= v->queue[a->queue].of[other]) {
       return NULL;
     }
-    if (collide(a, b)) {
+    if (ts_touches_collide(&a->bytes, &b->bytes)) {
       return b;
     }
   }
@@ -84,7 +79,7 @@ static const access *find_conflict(const verifier *v, const access *a, int other
 /* The same of what goes on between a file and the host's memory. */
 static const access *find_transfer(const verifier *v, const access *a) {
   for (int i = 0; i < v->n_transferred; ++i) {
-    if (v->transferred[i].command != a->command && collide(a, &v->transferred[i])) {
+    if (v->transferred[i].command != a->command && ts_touches_collide(&a->bytes, &v->transferred[i].bytes)) {
       return &v->transferred[i];
     }
   }
@@ -92,13 +87,11 @@ static const access *find_transfer(const verifier *v, const access *a) {
 }
 
 static char *touch_bytes(verifier *v, access a) {
-  if (a.arena == TS_ARENA_NONE || a.begin >= a.end) {
-    return NULL;
-  }
-  int64_t slot = v->plan->slot_bytes[a.arena];
-  if (ts_lifetime_is_kept(ts_arenas[a.arena].lifetime) && (a.begin < 0 || a.end > slot)) {
+  const ts_arena arena = a.bytes.arena;
+  int64_t slot = v->plan->slot_bytes[arena];
+  if (ts_lifetime_is_kept(ts_arenas[arena].lifetime) && (a.bytes.begin < 0 || a.bytes.end > slot)) {
     return ts_format("command %d (%s) touches byte %lld of the %s arena, of which a place has %lld", a.command,
-                     name_of(v, a.command), (long long) a.end, ts_arenas[a.arena].name, (long long) slot);
+                     name_of(v, a.command), (long long) a.bytes.end, ts_arenas[arena].name, (long long) slot);
   }
   for (int q = 0; q < N_ORDERS; ++q) {
     const access *b = q == a.queue ? NULL : find_conflict(v, &a, q);
@@ -120,49 +113,16 @@ static char *touch_bytes(verifier *v, access a) {
   return NULL;
 }
 
-static access bytes_touched(const verifier *v, access a, ts_tid t, bool writes) {
-  ts_address at = v->plan->address[t];
-  a.arena = at.arena;
-  a.begin = at.offset;
-  a.end = at.offset + (at.arena == TS_ARENA_NONE ? 0 : ts_tensor_bytes(v->graph, t));
-  a.writes = writes;
-  return a;
-}
-
-static char *touch_tensor(verifier *v, access a, ts_tid t, bool writes) {
-  return t == TS_NONE ? NULL : touch_bytes(v, bytes_touched(v, a, t, writes));
-}
-
-/* What a gather makes; what it is given, where that lies in it, stays as it is. */
-static char *touch_gathered(verifier *v, access a, ts_tid in, ts_tid out) {
-  access own = bytes_touched(v, a, in, false), before = bytes_touched(v, a, out, true), after = before;
-  if (own.arena != before.arena || own.begin < before.begin || own.end > before.end) {
-    return touch_bytes(v, before);
-  }
-  before.end = own.begin;
-  after.begin = own.end;
-  char *wrong = touch_bytes(v, before);
-  return wrong == NULL ? touch_bytes(v, after) : wrong;
-}
-
 static char *touch_operands(verifier *v, access a, ts_nid n) {
-  const ts_node *node = &v->graph->node[n];
-  char *wrong = touch_tensor(v, a, node->beta, false);
-  for (int i = 0; i < node->n_in && wrong == NULL; ++i) {
-    wrong = touch_tensor(v, a, node->in[i], false);
+  ts_touch *touch = ts_malloc((size_t) ts_node_most_touches(&v->graph->node[n]) * sizeof *touch);
+  const int count = ts_node_touches(v->graph, v->plan, n, touch);
+  char *wrong = NULL;
+  for (int i = 0; i < count && wrong == NULL; ++i) {
+    a.bytes = touch[i];
+    wrong = touch_bytes(v, a);
   }
-  for (int i = 0; i < node->n_out && wrong == NULL; ++i) {
-    wrong = node->prior != NULL ? touch_tensor(v, a, node->prior[i], false) : NULL;
-    bool gathered = node->op == TS_OP_ALL_GATHER;
-    wrong = wrong != NULL ? wrong
-            : gathered    ? touch_gathered(v, a, node->in[i], node->out[i])
-                          : touch_tensor(v, a, node->out[i], true);
-  }
-  a.arena = TS_ARENA_WORK;
-  a.begin = v->plan->workspace[n].offset;
-  a.end = a.begin + v->plan->workspace_bytes[n];
-  a.writes = true;
-  return wrong == NULL ? touch_bytes(v, a) : wrong;
+  ts_free(touch);
+  return wrong;
 }
 
 static bool is_joined(const verifier *v, int queue) {
@@ -227,10 +187,10 @@ static char *check_side(const verifier *v, int i) {
 /* What the host has written comes into the arenas of its space. */
 static char *touch_inputs(verifier *v, access a) {
   char *wrong = NULL;
-  a.writes = true;
-  for (a.arena = TS_ARENA_STATE; a.arena < TS_N_ARENAS && wrong == NULL; ++a.arena) {
-    a.end = v->plan->slot_bytes[a.arena];
-    wrong = ts_arenas[a.arena].space == TS_SPACE_HOST ? touch_bytes(v, a) : NULL;
+  for (ts_arena arena = TS_ARENA_STATE; arena < TS_N_ARENAS && wrong == NULL; ++arena) {
+    const bool of_host = ts_arenas[arena].space == TS_SPACE_HOST && v->plan->slot_bytes[arena] > 0;
+    a.bytes = (ts_touch){arena, 0, v->plan->slot_bytes[arena], true};
+    wrong = of_host ? touch_bytes(v, a) : NULL;
   }
   return wrong;
 }

@@ -18,7 +18,8 @@ static ts_bound_run *find_run(ts_executor *e, const ts_bound_program *p, const t
   if (r->commands != NULL) {
     return r;
   }
-  r->commands = ts_lower(p->program->graph, p->program->schedule, step->kind[run.kind].segments, run.chunk);
+  r->commands =
+      ts_lower(p->program->graph, p->program->schedule, p->program->plan, step->kind[run.kind].segments, run.chunk);
   char *wrong = ts_lowered_verify(r->commands, p->program->graph, p->program->plan);
   TS_CHECK(wrong == NULL, "the program of the device is wrong: %s", wrong);
   r->event = ts_calloc((size_t) r->commands->n_events + 1, sizeof *r->event);
