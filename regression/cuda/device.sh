@@ -142,6 +142,10 @@ test_offload() {
   # shellcheck disable=SC2086
   train 1 limited $away --set run.host_memory_limit=1000
   ok "and of the host's memory" said 2 'run.host_memory_limit: .* of the host.s memory beside its GPU'
+  needs=$(sed -n 's/.*a rank needs \([0-9]*\) MB of the host.*/\1/p' "$scratch/err" | head -n 1)
+  # shellcheck disable=SC2086
+  train 1 enough $away --set run.host_memory_limit="$needs"MB --set run.steps=2
+  ok "with the $needs MB that it names it trains" clean
   again="--set model.n_layer=4 --set activation_checkpointing.enabled=true --set run.steps=4 --set bf16.enabled=true"
   # shellcheck disable=SC2086
   train 1 blocks $again --set run.measure_algorithms=true

@@ -498,7 +498,7 @@ static void test_largest_of(const grid_row *row, const char *more) {
   int64_t most = most_of_all(&options, options.length), found = largest->plan->peak_bytes;
   tap_ok(found == most, "%s: rank %d needs most, %lld of %lld bytes", sets, largest->mesh.rank, (long long) found,
          (long long) most);
-  int64_t longest = ts_plan_longest(&options, most);
+  int64_t host, longest = ts_plan_longest(&options, most, &host);
   tap_ok(longest >= options.length / TS_PLAN_LENGTH_STEP * TS_PLAN_LENGTH_STEP &&
              most_of_all(&options, longest) <= most && most_of_all(&options, longest + TS_PLAN_LENGTH_STEP) > most,
          "%s: and %lld tokens fit into that", sets, (long long) longest);

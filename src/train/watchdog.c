@@ -197,7 +197,9 @@ static void describe_lag(ts_watch *w, ts_text *to) {
     ts_text_add(to, "  there are no status files: this node only (%s)\n", s.node->node);
   }
   if (ts_lag_find(&s, w->period, to) == TS_LAG_NONE) {
-    ts_text_add(to, "  nobody is behind: either all compute, or all wait in the same collective (the network?)\n");
+    const char *files = ts_deck_files(w->deck);
+    ts_text_add(to, "  nobody is behind: either all compute, or all wait in the same collective (the network?)%s%s\n",
+                files[0] != 0 ? ", or a disk does not answer that has state in files: " : "", files);
     ts_lag_add_all(&s, to);
   }
   ts_error_clear(&err);
