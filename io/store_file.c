@@ -269,8 +269,9 @@ ts_status ts_store_file_open(ts_store_file *f, const char *directory, const char
   ts_error why = {0};
   ts_status status = ts_make_directory(directory, &why);
   if (status != TS_OK) {
-    return ts_error_add(err, "%s; nvme_path names a directory for offloaded state, that of %s among it", why.text,
-                        name);
+    ts_error_add(err, "%s; nvme_path names a directory for offloaded state, that of %s among it", why.text, name);
+    ts_error_clear(&why);
+    return status;
   }
   if (!open_some(f, name)) {
     status = ts_error_add(err,

@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <sched.h>
+#include <stdlib.h>
 
 enum { POLLS = 50 };
 
@@ -13,6 +14,9 @@ unsigned ucp_worker_progress(void *worker) {
   static _Thread_local int idle;
   if (progress == NULL) {
     *(void **) &progress = dlsym(RTLD_NEXT, "ucp_worker_progress");
+  }
+  if (progress == NULL) {
+    abort(); /* UCX is not where a program's libraries are */
   }
   const unsigned came = progress(worker);
   idle = came > 0 ? 0 : idle + 1;

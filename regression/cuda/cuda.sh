@@ -28,7 +28,7 @@ test_bad() {
   touch disk
   train 2 host --set zero_optimization.offload_optimizer.device=nvme --set zero_optimization.offload_optimizer.nvme_path=disk \
     --set zero_optimization.stage3_param_persistence_threshold=0
-  ok "no directory for state in files" both 'gave 2 && [ ! -e host ]' 'told "error: disk: cannot be created: File exists"'
+  ok "no directory for state in files" both 'gave 2 && [ ! -e host ]' 'told "error: rank [01] on [^ ]+: disk: cannot be created: File exists; nvme_path names"'
   SHIM_DEVICES=0 train 1 auto --set run.device=auto --set run.steps=1
   ok "auto takes the processors then" both 'gave 0' 'told oneDNN'
   SHIM_DRIVER=12040 train 1 none

@@ -21,6 +21,7 @@ static ts_status open_own_file(ts_engine *e, ts_error *err) {
   if (status != TS_OK) {
     ts_error_add(err, "rank %d on %s: %s", rank, ts_world_node_name(e->world, rank), why.text);
   }
+  ts_error_clear(&why);
   ts_free(extent);
   ts_free(name);
   return status;

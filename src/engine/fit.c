@@ -61,7 +61,8 @@ static int64_t most_resident(const ts_engine *e) {
 
 /* Equal shares of what is free on the node and, of each group with a limit, among its ranks. */
 void ts_engine_find_memory(ts_engine *e) {
-  if (e->deck->run.memory_limit > 0 || e->deck->run.host_memory_limit > 0 || ts_deck_fits_offload(e->deck)) {
+  const bool limited = e->deck->run.memory_limit > 0 || ts_deck_fits_offload(e->deck);
+  if (e->deck->run.host_memory_limit > 0 || (limited && e->backend->device == NULL)) {
     ts_memory_keep_little();
   }
   e->resident = most_resident(e);

@@ -536,7 +536,8 @@ static bool same_arrays(const ts_node *a, const ts_node *b) {
   if (row == &ts_attribute_comm) { /* a piece has a gap */
     return same_pieces(a, b);
   }
-  return row->array == NOWHERE || memcmp(get_array(a), get_array(b), array_bytes(a)) == 0;
+  const size_t bytes = row->array == NOWHERE ? 0 : array_bytes(a); /* of a pack of nothing there is none */
+  return bytes == 0 || memcmp(get_array(a), get_array(b), bytes) == 0;
 }
 
 bool ts_attributes_equal(const ts_node *a, const ts_node *b) {

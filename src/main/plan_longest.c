@@ -12,6 +12,7 @@
 
 typedef struct search {
   int64_t steps, bytes; /* the longest so far, and what there is */
+  int64_t beside;       /* what a rank wants of the host's memory then, at most */
 } search;
 
 static ts_program *program_of_length(const ts_program_options *options, int64_t steps) {
@@ -24,20 +25,28 @@ static int64_t bytes_beside(const ts_program *program) {
   return program->target.backend->device != NULL ? ts_executor_host_bytes(&program, 1) : 0;
 }
 
-/* Where it computes, and beside a device; what has no room there goes to a file, if there is one. */
-static bool length_fits(const ts_program_options *options, int64_t steps, int64_t bytes) {
-  ts_program *program = program_of_length(options, steps);
+/* A rank's that fits where it computes, and beside a device; what has no room there goes to a file, if there is one.
+ * \return NULL for none. */
+static ts_program *program_that_fits(const ts_program_options *options, int64_t steps, int64_t bytes) {
   const int64_t beside = ts_budget_host_memory(options);
-  bool fits = program->plan->peak_bytes <= bytes, has_room = beside == 0 || bytes_beside(program) <= beside;
-  ts_program_destroy(&program);
-  if (fits && !has_room && options->stay.units > 0 && ts_deck_files(options->deck)[0] != 0) {
-    ts_program_options stored = *options;
-    stored.stay.units_stored = INT_MAX;
-    program = program_of_length(&stored, steps);
-    has_room = bytes_beside(program) <= beside && program->plan->peak_bytes <= bytes;
+  const bool may_store = options->stay.units > 0 && ts_deck_files(options->deck)[0] != 0;
+  for (int stored = 0; stored <= (may_store ? 1 : 0); ++stored) {
+    ts_program_options longer = *options;
+    longer.stay.units_stored = stored > 0 ? INT_MAX : longer.stay.units_stored;
+    ts_program *program = program_of_length(&longer, steps);
+    if (program->plan->peak_bytes <= bytes && (beside == 0 || bytes_beside(program) <= beside)) {
+      return program;
+    }
     ts_program_destroy(&program);
   }
-  return fits && has_room;
+  return NULL;
+}
+
+static bool length_fits(const ts_program_options *options, int64_t steps, int64_t bytes) {
+  ts_program *program = program_that_fits(options, steps, bytes);
+  const bool fits = program != NULL;
+  ts_program_destroy(&program);
+  return fits;
 }
 
 /* Of a rank: `low` fits, `high` does not; needs grow with the length. */
@@ -74,6 +83,14 @@ static void shorten(const ts_program_options *options, void *user) {
   s->steps = low < high ? bisect(options, low, high, s->bytes) : low;
 }
 
+static void note_beside(const ts_program_options *options, void *user) {
+  search *s = user;
+  ts_program *program = program_that_fits(options, s->steps, s->bytes);
+  const int64_t here = program != NULL ? bytes_beside(program) : 0;
+  s->beside = here > s->beside ? here : s->beside;
+  ts_program_destroy(&program);
+}
+
 /* With all activations away that may leave, as they are where a longer sample would not fit, and updated by whom the
  * deck's own length would have. */
 static ts_program_options options_of_longer(const ts_program_options *options) {
@@ -92,14 +109,15 @@ int64_t ts_plan_longest(const ts_program_options *options, int64_t bytes, int64_
   bool learned = ts_family_find(m->model_type)->positions != NULL;
   int64_t most = learned && m->max_position_embeddings < MOST_TOKENS ? m->max_position_embeddings : MOST_TOKENS;
   ts_program_options longer = options_of_longer(options);
-  search s = {find_longest(&longer, most / TS_PLAN_LENGTH_STEP, bytes), bytes};
+  search s = {find_longest(&longer, most / TS_PLAN_LENGTH_STEP, bytes), bytes, 0};
   for (int64_t before = 0; s.steps > 0 && s.steps != before;) {
     before = s.steps;
     longer.length = before * TS_PLAN_LENGTH_STEP;
     ts_plan_visit(&longer, shorten, &s);
   }
-  ts_program *program = s.steps > 0 ? program_of_length(&longer, s.steps) : NULL;
-  *host = program != NULL ? bytes_beside(program) : 0;
-  ts_program_destroy(&program);
+  if (s.steps > 0) {
+    ts_plan_visit(&longer, note_beside, &s);
+  }
+  *host = s.beside;
   return s.steps * TS_PLAN_LENGTH_STEP;
 }

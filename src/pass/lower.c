@@ -189,10 +189,11 @@ static int find_users(lowering *l, ts_queue queue, ts_nid node, int event[TS_N_Q
   int wanted = l->open ? l->begin : l->first;
   bool found[TS_N_QUEUES] = {false};
   found[queue] = true;
-  for (int i = l->n_used - 1; i >= 0; --i) {
+  for (int i = l->n_used - 1, left = TS_N_QUEUES - 1; i >= 0 && left > 0; --i) {
     const user *u = &l->used[i];
     if (!found[u->queue] && share_bytes(l, n, u->node)) {
       found[u->queue] = true;
+      --left;
       event[u->queue] = u->event;
       wanted = u->queue == TS_QUEUE_COMPUTE ? u->point : wanted;
     }

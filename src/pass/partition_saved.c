@@ -9,7 +9,6 @@
 #include "graph/rewrite.h"
 #include "ops/build.h"
 #include "pass/kept.h"
-#include "pass/recompute.h"
 #include "pass/shard.h"
 
 /* A tensor of which a part is kept. */
@@ -30,10 +29,24 @@ static ts_tid gathered_from(const ts_graph *g, ts_tid t) {
                                                                                                     : TS_NONE;
 }
 
-/* Does another unit, one that is computed again, begin with it? */
-static bool is_input(const ts_graph *g, const ts_pass_context *context, const ts_kept *kept) {
-  const int of = ts_graph_producer(g, kept->tensor)->unit, reader = g->node[kept->before].unit;
-  return reader >= 0 && of != reader && ts_recompute_takes(context->deck, g->unit[reader]);
+static bool reads(const ts_node *node, ts_tid t) {
+  bool does = false;
+  for (int i = 0; i < node->n_in && !does; ++i) {
+    does = node->in[i] == t;
+  }
+  return does;
+}
+
+/* Does another unit read it, by the same op once more when it is computed again?  Its gradient reads it by another. */
+static bool is_input(const ts_graph *g, const ts_kept *kept) {
+  const ts_node *again = &g->node[kept->before];
+  bool is = false;
+  for (ts_nid n = g->tensor[kept->tensor].producer + 1; n < kept->before && !is; ++n) {
+    const ts_node *node = &g->node[n];
+    is = node->segment == TS_SEGMENT_FORWARD && node->op == again->op && node->unit == again->unit &&
+         reads(node, kept->tensor);
+  }
+  return is && again->unit >= 0 && again->unit != ts_graph_producer(g, kept->tensor)->unit;
 }
 
 static bool is_alike(const ts_graph *g, const ts_pass_context *context, ts_tid t) {
@@ -49,7 +62,7 @@ static parted *find_parted(const ts_graph *g, const ts_pass_context *context, in
   *n = 0;
   for (int i = 0; i < n_kept; ++i) {
     const ts_tid source = gathered_from(g, kept[i].tensor);
-    if (source != TS_NONE || (is_input(g, context, &kept[i]) && is_alike(g, context, kept[i].tensor))) {
+    if (source != TS_NONE || (is_input(g, &kept[i]) && is_alike(g, context, kept[i].tensor))) {
       list[(*n)++] = (parted){kept[i], source, TS_NONE};
     }
   }

@@ -600,7 +600,9 @@ static outcome time_choice(const search *s, ts_offload_stay stay, double *second
   ts_program *program = plan_with(s, stay);
   const int64_t bytes = program->plan->peak_bytes;
   *seconds = ts_program_step_seconds(program).step;
-  outcome o = {.bytes = bytes, .fits = s->memory == 0 || bytes <= s->memory};
+  const int64_t beside = ts_budget_host_memory(s->options);
+  const bool has_room = beside == 0 || ts_executor_host_bytes((const ts_program *const *) &program, 1) <= beside;
+  outcome o = {.bytes = bytes, .fits = has_room && (s->memory == 0 || bytes <= s->memory)};
   ts_program_destroy(&program);
   return o;
 }

@@ -299,7 +299,7 @@ static bool has_segment(const ts_graph *g, ts_segment segment) {
 /* What the deck leaves to what fits is decided by programs of their own. */
 static ts_offload_stay stay_of(const ts_program_options *o) {
   bool decided = o->stay.decided || o->stay.units > 0 || o->stay.updater != TS_UPDATES_OPEN;
-  return decided || o->layout != NULL ? o->stay : ts_budget_decide(o);
+  return decided || o->layout != NULL || o->last_pass != NULL ? o->stay : ts_budget_decide(o);
 }
 
 /* A step's graph has so many nodes at most, so that its passes take seconds. */
