@@ -63,8 +63,8 @@ const ts_safetensor *ts_safetensors_at(const ts_safetensors *st, int index);
 int ts_safetensors_unlisted(const ts_safetensors *st, int most, ts_text *names);
 
 /** Convert the elements [first, first + count), which must be in the tensor, to fp32; dtype must be F32, BF16, F16 or
- * F64 (programmer errors otherwise).  F64 is rounded to nearest even.  Of a megabyte or more no
- * page stays in this process's memory.  Not collective. */
+ * F64 (programmer errors otherwise).  F64 is rounded to nearest even.  Of a megabyte or more
+ * whole pages do not stay in this process's memory.  Not collective. */
 void ts_safetensors_read_f32(const ts_safetensor *tensor, int64_t first, int64_t count, float *out);
 
 /** Unmap and free; NULL handles are allowed; sets the handle to NULL.  Not collective. */

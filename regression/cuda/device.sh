@@ -146,6 +146,10 @@ test_offload() {
   # shellcheck disable=SC2086
   train 1 enough $away --set run.host_memory_limit="$needs"MB --set run.steps=2
   ok "with the $needs MB that it names it trains" clean
+  # shellcheck disable=SC2086
+  run "$tessera" plan deck.cfg --target cuda --memory 1GB $away --set run.host_memory_limit=1000
+  ok "a plan says so, too" both clean 'grep -q "^run.host_memory_limit: .* are too little, a rank needs" "$scratch/out"'
+  ok "and that no sample has room there" grep -q '^samples of at most 0 tokens fit into 1.00 GB a rank$' "$scratch/out"
   again="--set model.n_layer=4 --set activation_checkpointing.enabled=true --set run.steps=4 --set bf16.enabled=true"
   # shellcheck disable=SC2086
   train 1 blocks $again --set run.measure_algorithms=true

@@ -195,6 +195,19 @@ test_activations() {
   rm -rf least roomy
 }
 
+# What the C library keeps of what was freed is some 15 MB of this one.
+test_process() {
+  train 1 within --set model.hidden_size=512 --set model.intermediate_size=1024 --set model.num_hidden_layers=8 \
+    --set model.num_attention_heads=4 --set model.num_key_value_heads=4 --set zero_optimization.stage=3 \
+    --set zero_optimization.stage3_param_persistence_threshold=1000 --set train_batch_size=4 \
+    --set 'zero_optimization.offload_optimizer={device="auto";nvme_path="disk";}' \
+    --set 'zero_optimization.offload_param={device="auto";nvme_path="disk";}' --set debug.digest_every=0 --set run.threads=1 \
+    --set data.sequence_length=64 --set model.max_position_embeddings=128 \
+    --set run.steps=4 --set run.save_every=2 --set run.evaluate_every=2 --set run.memory_limit=300MB
+  ok "a process that saves and evaluates is within its limit: $(peak_of within) bytes" [ "$(peak_of within)" -le 300000000 ]
+  rm -rf within
+}
+
 # KILLS=12: as many times, each time in the run that goes on.
 test_killed() {
   kills=0
@@ -239,6 +252,7 @@ test_inference
 test_plan
 test_budget
 test_activations
+test_process
 test_killed
 test_refused
 finish

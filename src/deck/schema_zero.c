@@ -171,8 +171,7 @@ static const ts_key rows[] = {
     NONE("activation_checkpointing.synchronize_checkpoint_boundary", BOOL, "false", "profile.timeline is there"),
     NONE("activation_checkpointing.profile", BOOL, "false", "profile.timeline is there"),
     FLAG(activation_checkpointing.partition_activations, "false", 0,
-         "With activation_checkpointing.enabled ranks along tp keep a part each of the inputs that blocks keep and all "
-         "of "
+         "With activation_checkpointing.enabled ranks along tp keep a part each of the inputs of blocks that all of "
          "them have, and gather them again.  No effect without such ranks, and where each has rows of its own "
          "(tensor_parallel.sequence_parallel), which is that."),
     FLAG(activation_checkpointing.cpu_checkpointing, "false", 0,

@@ -19,7 +19,8 @@ ts_tid ts_build_load(ts_site at, const char *name, ts_tid x, ts_space to);
 ts_tid ts_build_view(ts_site at, const char *name, ts_tid x, int64_t offset, ts_shape shape);
 ts_tid ts_build_pack(ts_site at, const char *name, int n, const ts_tid *x, const int64_t *offset, int64_t count);
 
-/** A pack of nothing: room for what collectives write piece by piece. Not collective. */
+/** A pack of nothing: room for \a count elements that collectives write piece by piece, undefined until then.
+ * Not collective. */
 ts_tid ts_build_room(ts_site at, const char *name, ts_dtype dtype, int64_t count);
 
 /** Element by element, and the last dimension in \a groups groups (1: as a whole), each of n parts: SPLIT and CONCAT
