@@ -82,6 +82,11 @@ static inline bool ts_node_makes_window(const ts_node *node) {
   return (ts_op_get(node->op)->flags & TS_OP_ALIAS) != 0 && node->op != TS_OP_PACK;
 }
 
+/** True for a pack of nothing, room that is written to later: it can be made at any time. Not collective. */
+static inline bool ts_node_is_room(const ts_node *node) {
+  return node->op == TS_OP_PACK && node->n_in == 0;
+}
+
 /** True for a copy from one space to another. Not collective. */
 static inline bool ts_node_is_copy(const ts_node *node) {
   return (ts_op_get(node->op)->flags & TS_OP_COPY) != 0;

@@ -64,9 +64,15 @@ ts_tid ts_rewrite_leaf(ts_rewrite *r, ts_tid t, ts_dtype dtype) {
   return r->map[t] = ts_graph_add_leaf(r->to, &leaf);
 }
 
+static bool is_room(const ts_graph *g, ts_tid t) {
+  const ts_node *producer = ts_graph_producer(g, t);
+  return producer != NULL && ts_node_is_room(producer);
+}
+
 static bool is_window_on_leaf(const ts_graph *g, ts_tid t) {
   const ts_node *producer = ts_graph_producer(g, t);
-  return producer != NULL && producer->op == TS_OP_VIEW && g->tensor[producer->in[0]].producer == TS_NONE;
+  return producer != NULL && producer->op == TS_OP_VIEW &&
+         (g->tensor[producer->in[0]].producer == TS_NONE || is_room(g, producer->in[0]));
 }
 
 ts_tid ts_rewrite_tensor(ts_rewrite *r, ts_tid t) {
@@ -82,6 +88,9 @@ ts_tid ts_rewrite_tensor(ts_rewrite *r, ts_tid t) {
     ts_tid leaf = ts_rewrite_tensor(r, view.in[0]);
     view.in = &leaf;
     ts_rewrite_add(r, tensor->producer, &view);
+  } else if (r->map[t] == TS_NONE && is_room(r->from, t)) {
+    ts_node room = r->from->node[tensor->producer];
+    ts_rewrite_add(r, tensor->producer, &room);
   }
   TS_CHECK(r->map[t] != TS_NONE, "%s is read, but is not in the rewritten graph", tensor->name);
   return r->map[t];

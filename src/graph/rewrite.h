@@ -36,8 +36,8 @@ void ts_rewrite_marks(ts_rewrite *r);
  * Not collective. */
 void ts_rewrite_end(ts_rewrite *r, ts_graph **graph);
 
-/** What stands for \a tensor in the new graph: TS_NONE for TS_NONE; a leaf, or a window on one, is copied when it is
- * first asked for; anything else must be there. Not collective. */
+/** What stands for \a tensor in the new graph: TS_NONE for TS_NONE; a leaf, room (a pack of nothing), or a window on
+ * one of these is copied when it is first asked for; anything else must be there. Not collective. */
 ts_tid ts_rewrite_tensor(ts_rewrite *r, ts_tid tensor);
 
 /** The tensor of the old graph that takes the place of \a tensor there, by `instead`. Not collective. */

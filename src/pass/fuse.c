@@ -30,10 +30,11 @@ typedef struct fusion {
   bool *late;      /* per node: a gather, or a window on one, that is written when the backward wants it */
 } fusion;
 
-/* Is it a leaf, a copy that is brought of one, or a window on one of these?  Then it can be made at any time. */
+/* Is it a leaf, a copy that is brought of one, room for one, or a window on one of these?  Then it can be made at any
+ * time. */
 static bool is_of_leaf(const fusion *f, ts_tid t) {
   const ts_node *producer = ts_graph_producer(f->from, t);
-  return producer == NULL ||
+  return producer == NULL || ts_node_is_room(producer) ||
          ((producer->op == TS_OP_VIEW || ts_node_brings(producer)) && is_of_leaf(f, producer->in[0]));
 }
 
@@ -205,7 +206,9 @@ static void write_late(fusion *f, ts_tid t, ts_segment segment) {
 static void write_early(fusion *f, ts_tid t, ts_segment segment) {
   ts_nid n = t != TS_NONE ? f->from->tensor[t].producer : TS_NONE;
   if (n != TS_NONE && f->rewrite.map[t] == TS_NONE && is_of_leaf(f, t)) {
-    write_early(f, f->from->node[n].in[0], segment);
+    for (int i = 0; i < f->from->node[n].n_in; ++i) {
+      write_early(f, f->from->node[n].in[i], segment);
+    }
     ts_node node = ts_rewrite_node(&f->rewrite, n);
     node.segment = segment;
     ts_rewrite_add(&f->rewrite, n, &node);

@@ -48,7 +48,7 @@ static void put_in(storage *s, ts_tid t, ts_tid in, int64_t offset) {
 /* The pack lies over its inputs where they already lie right (versions of one state), else they move into it. */
 static void place_pack(storage *s, const ts_node *node) {
   ts_tid out = node->out[0];
-  if (node->n_in == 0) {
+  if (ts_node_is_room(node)) {
     return;
   }
   ts_place first = resolve(s, node->in[0]);
@@ -71,10 +71,11 @@ static void place_pack(storage *s, const ts_node *node) {
   }
 }
 
-/* A copy of state that is brought to be added to: windows on it are whole sums each, which may be there longer. */
+/* A copy of state that is brought to be added to, or room for it: windows on it are whole sums each, which may be there
+ * longer. */
 static bool is_a_copy_of_state(const storage *s, ts_tid root) {
   const ts_node *producer = ts_graph_producer(s->graph, root);
-  return producer != NULL && ts_node_brings(producer);
+  return producer != NULL && (ts_node_brings(producer) || ts_node_is_room(producer));
 }
 
 static bool prior_is_free(const storage *s, ts_nid n, ts_tid prior, ts_tid out) {

@@ -37,7 +37,7 @@ static ts_tid sums_of(ts_zero *z, ts_site at, ts_part_state *s, ts_tid home) {
 }
 
 /* Likewise, but room for what begins anew: nothing is brought. */
-static ts_tid room_to_reduce(ts_zero *z, ts_site at, ts_part_state *s, ts_tid home) {
+static ts_tid room_for_sums(ts_zero *z, ts_site at, ts_part_state *s, ts_tid home) {
   if (ts_zero_is_elsewhere(z, home) && s->sum == TS_NONE) {
     const ts_tensor *tensor = &at.graph->tensor[home];
     char *name = ts_format("%s.room", tensor->name);
@@ -85,7 +85,7 @@ static void reduce(ts_zero *z, ts_site at, ts_bucket *b) {
   ts_tid *into = ts_malloc((size_t) b->n * sizeof *into);
   for (int i = 0; i < b->n; ++i) {
     ts_part_state *s = &z->part[b->part[i]];
-    into[i] = anew ? room_to_reduce(z, at, s, s->shard) : sums_of(z, at, s, s->shard);
+    into[i] = anew ? room_for_sums(z, at, s, s->shard) : sums_of(z, at, s, s->shard);
   }
   ts_tid beta = anew ? TS_NONE : every_micro_batch ? z->beta_of_bucket : z->beta_reduced;
   char *name = ts_bucket_name(z, b, "reduce");
@@ -160,13 +160,12 @@ static ts_tid add_to_sum(ts_zero *z, ts_site at, int index, ts_tid prior, ts_tid
   char *name = ts_format("%s.sum%s", z->layout->parameter[index].name, prior != TS_NONE ? ".other" : "");
   const ts_parameter *p = &z->layout->parameter[index];
   ts_part_state *s = &z->part[p->part];
-  if (ts_zero_is_elsewhere(z, s->gradient) && prior == TS_NONE && !ts_step_accumulates(z->context->step)) {
-    ts_dtype sums = z->rewrite.to->tensor[s->gradient].dtype;
-    ts_tid alone = z->rewrite.to->tensor[gradient].dtype == sums ? gradient : ts_build_cast(at, name, gradient, sums);
-    ts_free(name);
-    return alone;
+  ts_tid sum = prior;
+  if (prior == TS_NONE) { /* made as in memory, so that products have the same forms */
+    const bool anew = !ts_step_accumulates(z->context->step);
+    ts_tid sums = anew ? room_for_sums(z, at, s, s->gradient) : sums_of(z, at, s, s->gradient);
+    sum = ts_build_view(at, name, sums, p->offset, p->held);
   }
-  ts_tid sum = prior != TS_NONE ? prior : ts_build_view(at, name, sums_of(z, at, s, s->gradient), p->offset, p->held);
   sum = ts_build_accumulate(at, name, sum, gradient, beta);
   ts_free(name);
   return sum;
