@@ -182,6 +182,20 @@ test_offload() {
     --set activation_checkpointing.cpu_checkpointing=true --set zero_optimization.stage3_param_persistence_threshold=0 \
     --set 'zero_optimization.offload_optimizer={device="nvme";nvme_path=".";}'
   ok "and with states in files" both clean 'same stages stages_stored'
+  deep="--set model.n_layer=8 --set run.steps=3 --set bf16.enabled=true --set train_batch_size=auto
+    --set train_micro_batch_size_per_gpu=8 --set gradient_accumulation_steps=3 --set pipeline.stages=2"
+  deep_away="$deep --set compile.offload_activation=true --set zero_optimization.offload_optimizer.device=nvme
+    --set zero_optimization.offload_optimizer.nvme_path=. --set aio.block_size=4096 --set aio.queue_depth=1
+    --set run.host_memory_limit=5MB --set run.algorithms=deep/algorithms.txt"
+  # shellcheck disable=SC2086
+  train 2 deep $deep --set run.measure_algorithms=true
+  # shellcheck disable=SC2086
+  train 2 deep_away $deep_away --set run.memory_limit=1MB
+  least=$(sed -n 's/.*a rank needs \([0-9]*\) MB[^ ]* *.*/\1/p' "$scratch/err" | head -n 1)
+  # shellcheck disable=SC2086
+  SHIM_SEED=3 train 2 deep_away $deep_away --set run.memory_limit="$least"MB
+  ok "and within limits of both memories, the first blocks' in files" both clean 'same deep deep_away'
+  ok "as that run says" grep -Eq 'offload: [1-9.]+ MB a rank in .*; what [0-9]+ of [0-9]+ units keep' "$scratch/out"
   stored="$all --set compile.offload_activation=true --set zero_optimization.offload_optimizer.device=nvme
     --set zero_optimization.offload_optimizer.nvme_path=$scratch --set aio.block_size=4096 --set aio.queue_depth=1
     --set run.host_memory_limit=4720000"

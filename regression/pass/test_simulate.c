@@ -75,6 +75,49 @@ static void test_device(const char *name, const char *text) {
   grid_backend = NULL;
 }
 
+static int64_t peak_of(const char *sets) {
+  grid g = make_grid(llama, sets, 4, TS_MODEL_TRAIN);
+  int64_t most = 0;
+  for (int r = 0; r < g.ranks; ++r) {
+    most = g.program[r]->plan->peak_bytes > most ? g.program[r]->plan->peak_bytes : most;
+  }
+  free_grid(&g);
+  return most;
+}
+
+/* What stages keep for the backward in files: each micro-batch that is under way in its place. */
+static void test_kept(void) {
+  static const char *const schedule[] = {"1f1b", "interleaved", "zb_h1", "zb_v"};
+  for (size_t i = 0; i < sizeof schedule / sizeof *schedule; ++i) {
+    char *resident = ts_format("pipeline.stages=2 gradient_accumulation_steps=6 train_batch_size=\"auto\" "
+                               "pipeline.schedule=%s model.num_hidden_layers=12 model.max_position_embeddings=256 "
+                               "data.sequence_length=256 compile.offload_activation=true",
+                               schedule[i]);
+    char *away = ts_format("%s zero_optimization.offload_optimizer={device=\"nvme\";nvme_path=\"/x\";} "
+                           "aio={block_size=4096;queue_depth=1;}",
+                           resident);
+    char *none = ts_format("%s run.memory_limit=1", away);
+    const int64_t least = peak_of(none), most = peak_of(resident);
+    char *limited = ts_format("%s run.memory_limit=%lldL", away, (long long) (least + (most - least) / 4));
+    grid g = make_grid(llama, limited, 4, TS_MODEL_TRAIN);
+    char *fault = simulate(&g);
+    int units = 0, fit = 0;
+    for (int r = 0; r < g.ranks; ++r) {
+      units += g.program[r]->units_away;
+      fit += g.program[r]->plan->peak_bytes <= g.deck->run.memory_limit;
+    }
+    tap_ok(fault == NULL && units > 0 && fit == g.ranks,
+           "%s: what %d units of all ranks keep is in files, within %lld of %lld bytes: %s", schedule[i], units,
+           (long long) g.deck->run.memory_limit, (long long) most, fault != NULL ? fault : "clean");
+    ts_free(fault);
+    free_grid(&g);
+    ts_free(limited);
+    ts_free(none);
+    ts_free(away);
+    ts_free(resident);
+  }
+}
+
 /* Experts over some ranks or all that have other samples, beside every other axis. */
 static void test_experts(void) {
   static const char *const grid[] = {
@@ -576,6 +619,7 @@ int main(void) {
   test_stages("llama", llama);
   test_stages("gpt2", gpt2);
   test_experts();
+  test_kept();
   test_device("llama", llama);
   test_device("gpt2", gpt2);
   for (size_t i = 0; i < sizeof faults / sizeof *faults; ++i) {

@@ -192,6 +192,15 @@ test_activations() {
   kept_away 2 "along tp a part each, attention kept" --set tensor_parallel.autotp_size=2 \
     --set tensor_parallel.sequence_parallel=false --set activation_checkpointing.partition_activations=true \
     --set activation_checkpointing.policy=sac --set bf16.enabled=true
+  in_stages="--set pipeline.stages=2 --set train_micro_batch_size_per_gpu=16 --set gradient_accumulation_steps=4
+    --set train_batch_size=auto"
+  # shellcheck disable=SC2086
+  kept_away 2 "two stages, each micro-batch in its slot" $in_stages
+  # shellcheck disable=SC2086
+  kept_away 2 "and with backwards of weights apart" $in_stages --set pipeline.schedule=zb_h1 \
+    --set activation_checkpointing.enabled=false --set compile.offload_activation=true
+  # shellcheck disable=SC2086
+  kept_away 2 "two pieces a stage" $in_stages --set pipeline.schedule=interleaved
   rm -rf least roomy
 }
 

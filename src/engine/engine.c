@@ -144,8 +144,9 @@ static ts_status check_device(const ts_engine *e, ts_error *err) {
 
 static ts_status check_programs(const ts_engine *e, ts_error *err) {
   ts_status status = check_trainable(e, err);
-  status = status == TS_OK ? check_device(e, err) : status;
-  return ts_world_agree(e->world, status == TS_OK ? ts_engine_check_memory(e, err) : status, err);
+  status = ts_world_agree(e->world, status == TS_OK ? check_device(e, err) : status, err);
+  status = status == TS_OK ? ts_engine_check_limits(e, err) : status;
+  return status == TS_OK ? ts_world_agree(e->world, ts_engine_check_memory(e, err), err) : status;
 }
 
 /* The grid, the backend, and that all ranks are one job. */
@@ -198,7 +199,9 @@ static ts_status check_model_of(const ts_engine *e, const ts_engine_options *o, 
   return ts_program_check(&options, err);
 }
 
-static ts_status choose_cuts_here(const ts_engine *e, const ts_engine_options *o, int64_t memory, ts_error *err) {
+/* Within a limit that nothing fits is said of the whole engine, with the smallest that does. */
+static ts_status choose_cuts_here(const ts_engine *e, const ts_engine_options *o, int64_t memory, int64_t budget,
+                                  ts_error *err) {
   const ts_mesh first = ts_mesh_at(&e->mesh, 0);
   const ts_program_options options = {.deck = o->deck,
                                       .mesh = &first,
@@ -206,8 +209,13 @@ static ts_status choose_cuts_here(const ts_engine *e, const ts_engine_options *o
                                       .use = TS_MODEL_TRAIN,
                                       .target = ts_engine_target(e),
                                       .batch = o->deck->train_micro_batch_size_per_gpu,
-                                      .length = o->deck->data.sequence_length};
-  return ts_cuts_decide(&options, o->deck, memory, err);
+                                      .length = o->deck->data.sequence_length,
+                                      .memory = budget};
+  ts_error none = {0};
+  ts_status status = ts_cuts_decide(&options, o->deck, memory, &none);
+  status = status != TS_OK && ts_engine_limit(e) == 0 ? ts_error_add(err, "%s", none.text) : TS_OK;
+  ts_error_clear(&none);
+  return status;
 }
 
 /* Where a pipeline's model is cut: rank 0 plans it, for the rank that has least memory, and everybody takes that. */
@@ -215,9 +223,10 @@ static ts_status decide_cuts(const ts_engine *e, const ts_engine_options *o, ts_
   if ((o->abilities & TS_CAN_TRAIN) == 0 || !ts_cuts_are_open(o->deck, &e->mesh)) {
     return TS_OK;
   }
-  int64_t limit = ts_engine_limit(e), memory = limit > 0 ? limit : ts_engine_memory_of_rank(e);
+  const int64_t limit = ts_engine_limit(e), memory = limit > 0 ? limit : ts_engine_memory_of_rank(e),
+                budget = ts_deck_fits_offload(o->deck) ? ts_engine_budget(e) : limit;
   bool decides = ts_world_rank(e->world) == 0;
-  ts_status status = ts_world_agree(e->world, decides ? choose_cuts_here(e, o, memory, err) : TS_OK, err);
+  ts_status status = ts_world_agree(e->world, decides ? choose_cuts_here(e, o, memory, budget, err) : TS_OK, err);
   const ts_pipeline pipeline = ts_deck_pipeline(o->deck, &e->mesh);
   int n = pipeline.stages * pipeline.chunks;
   ts_comm *all = ts_world_all(e->world);

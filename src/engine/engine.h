@@ -99,7 +99,7 @@ ts_status ts_engine_backend(const ts_deck *deck, ts_world *world, const ts_backe
 ts_target ts_engine_target(const ts_engine *engine);
 
 /** Make the programs of what the options say the engine can do; with device = "auto" so that they fit, as far as that
- * can be (ts_engine_check_memory says whether they do).  The engine owns them and what stays of their state.
+ * can be (ts_engine_check_limits says whether they do).  The engine owns them and what stays of their state.
  * Collective over the world with "auto". */
 void ts_engine_add_programs(ts_engine *engine, const ts_engine_options *options);
 
@@ -120,6 +120,10 @@ int64_t ts_engine_limit(const ts_engine *engine);
  * bytes. Not collective. */
 int64_t ts_engine_host_bytes(const ts_engine *engine);
 
+/** Do the programs of all ranks stay within the deck's limits?  Collective over the world.
+ * \return TS_BAD_INPUT, on all ranks, with what the rank needs that needs most. */
+ts_status ts_engine_check_limits(const ts_engine *engine, ts_error *err);
+
 /** Fit the programs into the memory of this rank's device and, all ranks of a node together, of its host?  Not
  * collective.
  * \return TS_BAD_INPUT with what is needed, what is free, and what other settings would need. */
@@ -128,6 +132,10 @@ ts_status ts_engine_check_memory(const ts_engine *engine, ts_error *err);
 /** What the rank that has least may take, bytes: its GPU's free memory, or its share of what its node has available; 0
  * where that is not known. Collective over the world. */
 int64_t ts_engine_memory_of_rank(const ts_engine *engine);
+
+/** What is planned to fit where something may leave, bytes: within the deck's limit, else of what that rank may take
+ * all but a sixteenth. Collective over the world. */
+int64_t ts_engine_budget(const ts_engine *engine);
 
 /** Make the file of the state that programs have in one, with its space; nothing where they have none. Collective over
  * the world.

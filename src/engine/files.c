@@ -8,7 +8,7 @@
 /* Nothing where this rank has no file; others may. */
 static ts_status open_own_file(ts_engine *e, ts_error *err) {
   const ts_program *first = ts_engine_program(e); /* which has all that any has */
-  if (first->plan->arena_bytes[TS_ARENA_FILE] == 0) {
+  if (ts_plan_file_bytes(first->plan) == 0) {
     return TS_OK;
   }
   char *name = ts_format("rank%d", ts_world_rank(e->world));
@@ -49,14 +49,25 @@ static void add_choice(const ts_engine *e, ts_text *to) {
 static void add_store(const ts_engine *e, ts_text *to) {
   char size[32];
   ts_text_add(to, "%s%s a rank in %s (%s)", to->length > 0 ? "; " : "offload: ",
-              ts_human_bytes((double) ts_engine_program(e)->plan->arena_bytes[TS_ARENA_FILE], size),
-              ts_deck_files(e->deck), ts_store_describe(e->store));
+              ts_human_bytes((double) ts_plan_file_bytes(ts_engine_program(e)->plan), size), ts_deck_files(e->deck),
+              ts_store_describe(e->store));
+}
+
+/* Of all stages of a pipeline. */
+static int units_away_in_all(const ts_engine *e) {
+  int mine = ts_engine_program(e)->units_away, *all = ts_world_gather(e->world, &mine, sizeof mine), sum = 0;
+  for (int stage = 0; stage < e->mesh.size[TS_AXIS_PP]; ++stage) {
+    sum += all[ts_mesh_group_member(&e->mesh, TS_AXES(TS_AXIS_PP), stage)];
+  }
+  ts_free(all);
+  return sum;
 }
 
 char *ts_engine_describe_offload(const ts_engine *e) {
   const ts_offload_count *n = &ts_engine_program(e)->offload;
+  const int units = units_away_in_all(e);
   ts_text text = {0};
-  if (ts_deck_files(e->deck)[0] != 0 && n->states + n->values == 0 && ts_engine_program(e)->units_away == 0) {
+  if (ts_deck_files(e->deck)[0] != 0 && n->states + n->values + units == 0) {
     ts_text_add(&text,
                 "offload: nothing leaves memory, as no parameter has more elements than "
                 "zero_optimization.stage3_param_persistence_threshold, %lld",
@@ -68,10 +79,9 @@ char *ts_engine_describe_offload(const ts_engine *e) {
   if (e->store != NULL) {
     add_store(e, &text);
   }
-  if (ts_engine_program(e)->units_away > 0) {
-    const ts_program *program = ts_engine_program(e);
+  if (units > 0) {
     ts_text_add(&text, "%swhat %d of %d units keep for the backward leaves",
-                text.length > 0 ? "; " : "offload: ", program->units_away, program->graph->n_units);
+                text.length > 0 ? "; " : "offload: ", units, ts_engine_program(e)->graph->n_units);
   }
   if (ts_engine_program(e)->updates_on_host) {
     ts_text_add(&text, "%supdated by the host's processors", text.length > 0 ? ", " : "offload: ");

@@ -49,9 +49,9 @@ static void limit_share(ts_memory_share *share, const ts_cgroup *group, int rank
   }
 }
 
-/* Of the process that has most: ranks plan alike. */
-static int64_t most_resident(const ts_engine *e) {
-  int64_t mine = (int64_t) ts_process_rss(), *all = ts_world_gather(e->world, &mine, sizeof mine);
+/* Of all ranks. */
+static int64_t most_of(const ts_engine *e, int64_t mine) {
+  int64_t *all = ts_world_gather(e->world, &mine, sizeof mine);
   for (int r = 0; r < ts_world_size(e->world); ++r) {
     mine = all[r] > mine ? all[r] : mine;
   }
@@ -65,7 +65,7 @@ void ts_engine_find_memory(ts_engine *e) {
   if (e->deck->run.host_memory_limit > 0 || (limited && e->backend->device == NULL)) {
     ts_memory_keep_little();
   }
-  e->resident = most_resident(e);
+  e->resident = most_of(e, (int64_t) ts_process_rss()); /* ranks plan alike */
   ts_cgroup *groups;
   int n = ts_cgroups_limited(&groups);
   group_list mine = {.n = n < MOST_GROUPS ? n : MOST_GROUPS};
@@ -298,11 +298,11 @@ static const char *way_out(const ts_engine *e) {
                     "nvme_path let what does not fit leave";
 }
 
-static ts_status check_limits(const ts_engine *e, ts_error *err) {
+ts_status ts_engine_check_limits(const ts_engine *e, ts_error *err) {
   const char *key;
-  int64_t limit = deck_limit(e, &key), peak = ts_engine_peak(e) + ts_engine_taken(e);
+  int64_t limit = deck_limit(e, &key), peak = most_of(e, ts_engine_peak(e) + ts_engine_taken(e));
   int64_t hosts = e->backend->device != NULL ? e->deck->run.host_memory_limit : 0,
-          host = hosts > 0 ? ts_engine_host_bytes(e) : 0;
+          host = most_of(e, hosts > 0 ? ts_engine_host_bytes(e) : 0);
   ts_status status = TS_OK;
   if (limit > 0 && peak > limit) {
     status = ts_deck_error(e->deck, key, err, "%lld bytes: a rank needs %lld MB%s", (long long) limit, megabytes(peak),
@@ -320,9 +320,6 @@ static ts_status check_limits(const ts_engine *e, ts_error *err) {
 
 /* The ranks of this node must fit into its memory. */
 ts_status ts_engine_check_memory(const ts_engine *e, ts_error *err) {
-  if (check_limits(e, err) != TS_OK) {
-    return TS_BAD_INPUT;
-  }
   if (e->backend->device != NULL) {
     ts_status status = check_host_memory(e, err);
     return status == TS_OK ? check_device_memory(e, err) : status;

@@ -106,6 +106,11 @@ void ts_engine_drop_programs(ts_engine *e) {
 /* What is left to what nobody plans, where no limit is given. */
 #define SPARE 16
 
+int64_t ts_engine_budget(const ts_engine *e) {
+  const int64_t limit = ts_engine_limit(e);
+  return limit > 0 ? limit : ts_engine_memory_of_rank(e) / SPARE * (SPARE - 1);
+}
+
 /* What ranks tell each other. */
 typedef struct fitting {
   int64_t live, together, excess;
@@ -151,8 +156,7 @@ static int64_t too_much(int64_t all, int64_t first, int64_t budget, int64_t left
 /* Programs of an engine have the same state, so the first one decides what stays; what others take beside it is then
  * known, and taken off its budget. */
 static void add_programs_that_fit(ts_engine *e, const ts_engine_options *o) {
-  int64_t limit = ts_engine_limit(e);
-  e->budget = limit > 0 ? limit : ts_engine_memory_of_rank(e) / SPARE * (SPARE - 1);
+  e->budget = ts_engine_budget(e);
   const int64_t budget = e->budget, host_budget = host_limit(e);
   const bool files = ts_deck_files(o->deck)[0] != 0;
   e->host_budget = files ? host_budget : 0;

@@ -118,10 +118,12 @@ const ts_timeouts *ts_engine_timeouts(const ts_engine *engine);
 /** Write them to the run directory, which exists. Not collective. */
 void ts_engine_keep_choices(const ts_engine *engine);
 
-/** What state it has in a file, where and how: a line; and what was moved since the last call, and how long that held
- * up the computation.
- * \return NULL: all is in memory, as the deck wants it; the caller's (ts_free). Not collective. */
+/** What state it has in a file, where and how, and of how many units what the backward reads leaves: a line.
+ * \return NULL: all is in memory, as the deck wants it; the caller's (ts_free). Collective over the world. */
 char *ts_engine_describe_offload(const ts_engine *engine);
+
+/** What was moved since the last call, and how long that held up the computation.
+ * \return NULL: nothing can be; the caller's (ts_free). Not collective. */
 char *ts_engine_take_moved(ts_engine *engine);
 
 /** The executor, for tests and metrics.  Borrowed. Not collective. */

@@ -335,8 +335,7 @@ static void print_turns_json(const ts_program *program, ts_text *to) {
 static void print_offload_json(const ts_program *program, ts_text *to) {
   ts_moved moved = ts_program_moved(program);
   ts_text_add(to, ", \"file_bytes\": %lld, \"file_read_bytes\": %.0f, \"file_written_bytes\": %.0f",
-              (long long) program->plan->arena_bytes[TS_ARENA_FILE], moved.read[TS_SPACE_FILE],
-              moved.written[TS_SPACE_FILE]);
+              (long long) ts_plan_file_bytes(program->plan), moved.read[TS_SPACE_FILE], moved.written[TS_SPACE_FILE]);
   print_turns_json(program, to);
   ts_text_add(to, ", \"states_that_stay\": %.4f, \"gradients_that_stay\": %.4f, \"values_that_stay\": %.4f",
               percent(program->offload.states_stay, program->offload.states) / 100,

@@ -83,12 +83,18 @@ static void shorten(const ts_program_options *options, void *user) {
   s->steps = low < high ? bisect(options, low, high, s->bytes) : low;
 }
 
+/* As a run of such samples would have it, in which what has room stays. */
 static void note_beside(const ts_program_options *options, void *user) {
   search *s = user;
-  ts_program *program = program_that_fits(options, s->steps, s->bytes);
-  const int64_t here = program != NULL ? bytes_beside(program) : 0;
+  ts_program_options longest = *options;
+  longest.length = s->steps * TS_PLAN_LENGTH_STEP;
+  longest.memory = s->bytes;
+  longest.stay = ts_budget_decide(&longest);
+  ts_program *program = ts_program_create(&longest);
+  const int64_t here = bytes_beside(program);
   s->beside = here > s->beside ? here : s->beside;
   ts_program_destroy(&program);
+  ts_free(longest.stay.of_part);
 }
 
 /* With all activations away that may leave, as they are where a longer sample would not fit, and updated by whom the

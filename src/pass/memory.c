@@ -17,6 +17,9 @@
 
 const ts_arena_row ts_arenas[TS_N_ARENAS] = {
     [TS_ARENA_FILE] = {"file", TS_SPACE_FILE, TS_LIFETIME_STATE},
+    [TS_ARENA_FILE_SLOT] = {"file_slot", TS_SPACE_FILE, TS_LIFETIME_SLOT},
+    [TS_ARENA_FILE_TO_INPUT] = {"file_to_input", TS_SPACE_FILE, TS_LIFETIME_TO_INPUT},
+    [TS_ARENA_FILE_TO_WEIGHT] = {"file_to_weight", TS_SPACE_FILE, TS_LIFETIME_TO_WEIGHT},
     [TS_ARENA_PINNED] = {"pinned", TS_SPACE_PINNED, TS_LIFETIME_STATE},
     [TS_ARENA_PINNED_SLOT] = {"pinned_slot", TS_SPACE_PINNED, TS_LIFETIME_SLOT},
     [TS_ARENA_PINNED_TO_INPUT] = {"pinned_to_input", TS_SPACE_PINNED, TS_LIFETIME_TO_INPUT},
@@ -148,18 +151,19 @@ static bool stays_in_run(const ts_step_runs *step, users u) {
 
 static ts_lifetime lifetime_of(const planner *p, ts_tid root, users u) {
   const ts_tensor *tensor = &p->graph->tensor[root];
-  if (tensor->role == TS_ROLE_STATE) {
+  const ts_step_runs *step = p->context->step;
+  const bool several = ts_step_overlaps(step, p->graph), state = tensor->role == TS_ROLE_STATE;
+  const bool kept = state && tensor->held.state == TS_STATE_KEPT && several; /* a leaf that is a micro-batch's */
+  if (state && !kept) {
     return TS_LIFETIME_STATE;
   }
-  const ts_step_runs *step = p->context->step;
-  bool several = ts_step_overlaps(step, p->graph);
-  if (tensor->producer == TS_NONE || (u.read & BY_MESSAGE) != 0) {
+  if ((tensor->producer == TS_NONE && !kept) || (u.read & BY_MESSAGE) != 0) {
     return TS_LIFETIME_SLOT;
   }
   if (u.written == TS_SEGMENT_PREPARE && step->accumulates && !stays_in_run(step, u)) {
     return TS_LIFETIME_STEP;
   }
-  if (!several || stays_in_run(step, u)) {
+  if (!several || (stays_in_run(step, u) && !kept)) {
     return TS_LIFETIME_SCRATCH;
   }
   unsigned users = u.read | u.written;
@@ -634,7 +638,8 @@ static void place_state(planner *p) {
     const ts_tensor *tensor = &p->graph->tensor[t];
     if (tensor->role == TS_ROLE_STATE) {
       int64_t *bytes = ts_space_is_away(tensor->space) ? p->plan->away[tensor->space] : p->plan->bytes;
-      bytes[ts_state_get(tensor->held.state)->purpose] += place_leaf(p, t);
+      const int places = p->context->step->n_places[p->lifetime[t]];
+      bytes[ts_state_get(tensor->held.state)->purpose] += places * place_leaf(p, t);
     }
   }
 }
@@ -671,7 +676,7 @@ static void record_addresses(planner *p) {
 
 /* What was placed so far is one place of its arena. */
 static void make_places(planner *p) {
-  for (ts_arena a = TS_ARENA_PINNED; a < TS_N_ARENAS; ++a) {
+  for (ts_arena a = TS_ARENA_FILE; a < TS_N_ARENAS; ++a) {
     if (ts_lifetime_is_kept(ts_arenas[a].lifetime)) {
       p->plan->slot_bytes[a] = p->plan->arena_bytes[a];
       p->plan->arena_bytes[a] *= p->context->step->n_places[ts_arenas[a].lifetime];

@@ -5,8 +5,9 @@
  *   processors                                        store ... load
  *
  * A copy of it goes when its first reader has it, and comes back for its first reader in the backward; what is kept of
- * the units that the backward begins with stays, as it would come back at once.  In a file each has a leaf of its own,
- * which every micro-batch writes anew.  Values are the same, and so are all bits. */
+ * the units that the backward begins with stays where it has room, as it would come back at once.  In a file each has a
+ * leaf of its own, which every micro-batch writes anew, in its slot where several are under way.  Values are the same,
+ * and so are all bits. */
 #include "pass/offload.h"
 
 #include "base/memory.h"
@@ -21,7 +22,7 @@
 /* Smaller tensors are not worth a copy. */
 #define LEAST_BYTES 2048
 
-/* Units at the end of the forward that keep what they keep, at least. */
+/* Units at the end of the forward that keep what they keep where nothing is decided. */
 #define STAY 2
 
 /* Is it made by computation?  What a pipeline's neighbour has sent has a place of its own. */
@@ -42,22 +43,16 @@ typedef struct places {
   int stay, stored; /* those that end the forward; those that begin it */
 } places;
 
-/* A leaf has one place in its file, and of micro-batches of a pipeline several are under way, as of a program's own
- * steps there may be. */
-static bool may_be_stored(const ts_pass_context *context) {
-  return context->mesh->size[TS_AXIS_PP] == 1 && !context->by_hand && ts_deck_files(context->deck)[0] != 0;
-}
-
-/* As decided (run/budget.h), or else, as the deck says, all beside a device and none of processors. */
+/* As decided (run/budget.h), or else, as the deck says, all but a few beside a device and none of processors. */
 static places find_places(const ts_pass_context *context) {
-  const bool device = context->target.backend->device != NULL, stored = may_be_stored(context);
-  places p = {.stay = context->stay.units > STAY ? context->stay.units : STAY,
-              .stored = stored ? context->stay.units_stored : 0};
-  if (!device) {
-    p.stay = stored && context->stay.units > 0 ? p.stay : INT_MAX;
-    p.stored = INT_MAX;
-  }
-  return p;
+  const bool device = context->target.backend->device != NULL, stored = ts_deck_files(context->deck)[0] != 0;
+  const bool decided = context->stay.units > 0 && (device || stored);
+  return (places){.stay = decided  ? context->stay.units - 1
+                          : device ? STAY
+                                   : INT_MAX,
+                  .stored = !device  ? INT_MAX
+                            : stored ? context->stay.units_stored
+                                     : 0};
 }
 
 /* Of how many units. */

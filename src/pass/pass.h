@@ -39,8 +39,9 @@ typedef struct ts_offload_stay {
   int64_t together; /**< Micro-batches that go through the model unit by unit, at most; 0 as 1. */
   bool at_once;     /**< No update waits for the next forward: what is computed there leaves no room for its pieces. */
   bool all;         /**< Where of_part is NULL: all of it, else nothing. */
-  int units;        /**< Units at the end of the forward that keep what their backward reads where it is computed, of
-                     * activations that leave, whether the rest is decided or not; 0: the deck says it. */
+  int units;        /**< One more than the units at the end of the forward that keep what their backward reads where
+                     * it is computed, of activations that leave, whether the rest is decided or not; 0: the deck says
+                     * it. */
   int units_stored; /**< Of the others, beside a device, those at the beginning of the forward whose activations go to a
                      * file; of processors all others' do. */
   ts_offload_updater updater; /**< Where the deck says "auto", whether the rest is decided or not; OPEN: as DEVICE. */

@@ -3,8 +3,8 @@
  *
  * Each arena is of one space and one lifetime (ts_arenas).  STATE holds what lives from step to step, by name;
  * programs of one engine share it.  PINNED is the same in the host's memory beside a device's, FILE on a disk, where
- * whatever is copied at a time begins at a multiple of TS_PLAN_PAGE; others of PINNED are for what is kept there for a
- * while.  INPUT holds what the host writes, inputs and
+ * whatever is copied at a time begins at a multiple of TS_PLAN_PAGE; others of PINNED and of FILE are for what is kept
+ * there for a while.  INPUT holds what the host writes, inputs and
  * scalars; each program has its own.  SLOT holds what a micro-batch keeps from one of its runs to the next; TO_INPUT
  * and TO_WEIGHT, where gradients of weights have runs of their own, what its forward keeps for the backward of inputs
  * alone, and what that keeps for the backward of weights.  STEP holds what is made of parameters once for all
@@ -43,7 +43,10 @@ static inline int64_t ts_plan_pages(int64_t bytes) {
 
 typedef enum ts_arena {
   TS_ARENA_NONE,
-  TS_ARENA_FILE,   /**< Not memory; */
+  TS_ARENA_FILE, /**< Not memory, nor are the next ones; */
+  TS_ARENA_FILE_SLOT,
+  TS_ARENA_FILE_TO_INPUT,
+  TS_ARENA_FILE_TO_WEIGHT,
   TS_ARENA_PINNED, /**< not the backend's, nor are the next ones: those from STATE on are. */
   TS_ARENA_PINNED_SLOT,
   TS_ARENA_PINNED_TO_INPUT,
@@ -70,7 +73,7 @@ extern const ts_arena_row ts_arenas[TS_N_ARENAS];
 
 /** \a bytes rounded up to what begins behind them in an arena. Not collective. */
 static inline int64_t ts_arena_align(ts_arena arena, int64_t bytes) {
-  return arena == TS_ARENA_FILE ? ts_plan_pages(bytes) : ts_plan_align(bytes);
+  return ts_arenas[arena].space == TS_SPACE_FILE ? ts_plan_pages(bytes) : ts_plan_align(bytes);
 }
 
 typedef struct ts_address {
@@ -121,6 +124,21 @@ typedef struct ts_plan {
   int64_t feed_bytes;
   int64_t peak_bytes; /**< Of the backend's memory: all arenas + reserve, on the host + checkpoint + feed. */
 } ts_plan;
+
+/** Where an arena begins in a rank's file, in which they lie one behind the other, bytes; of PINNED what all of them
+ * have. Not collective. */
+static inline int64_t ts_plan_file_begin(const ts_plan *plan, ts_arena arena) {
+  int64_t bytes = 0;
+  for (ts_arena a = TS_ARENA_FILE; a < arena; ++a) {
+    bytes += plan->arena_bytes[a];
+  }
+  return bytes;
+}
+
+/** Of a rank's file in all. Not collective. */
+static inline int64_t ts_plan_file_bytes(const ts_plan *plan) {
+  return ts_plan_file_begin(plan, TS_ARENA_PINNED);
+}
 
 /** Is some state that lasts where only copies come? Not collective. */
 static inline bool ts_plan_offloads(const ts_plan *plan) {

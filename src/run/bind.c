@@ -192,7 +192,7 @@ static void bind_node(ts_executor *e, ts_bound_program *p, ts_nid n, ts_bound_vi
     b->call.workspace = e->arena[TS_ARENA_WORK] + program->plan->workspace[n].offset;
   }
   if (ts_node_copies(node) == TS_SPACE_FILE) {
-    b->stored = ts_bound_stored(p, node->in[0]);
+    b->stored = ts_bound_stored(e, p, node->in[0], view->at);
   } else if (ts_node_is_collective(node)) {
     if (node->op != TS_OP_EXCHANGE_ROWS) { /* which needs nothing */
       (node->op == TS_OP_ALL_TO_ALL ? bind_exchange : bind_transfers)(b);
@@ -288,7 +288,7 @@ ts_executor *ts_executor_create(const ts_program *const *programs, int n_program
     prepare_program(e, &e->program[i]);
   }
   share_state(e, programs);
-  TS_CHECK(e->options.store != NULL || ts_programs_arena_bytes(programs, n_programs, TS_ARENA_FILE) == 0,
+  TS_CHECK(e->options.store != NULL || ts_plan_file_bytes(programs[0]->plan) == 0,
            "a program has state in a file, and there is none");
   ts_bound_allocate(e);
   for (int i = 0; i < n_programs; ++i) {

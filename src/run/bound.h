@@ -149,8 +149,8 @@ void ts_bound_read(ts_executor *executor, void *to, const void *memory, size_t b
  * what is in a file. Not collective. */
 void *ts_bound_address(const ts_executor *executor, const ts_bound_program *program, ts_tid tensor, ts_run run);
 
-/** Where a tensor of the file lies in it, bytes. Not collective. */
-int64_t ts_bound_stored(const ts_bound_program *program, ts_tid tensor);
+/** Where a tensor of the file lies in it in the places of a run, bytes. Not collective. */
+int64_t ts_bound_stored(const ts_executor *executor, const ts_bound_program *program, ts_tid tensor, ts_run run);
 
 /** The program in the places of a run, whose nodes are bound; valid until another one is asked for, its nodes for good.
  * Not collective. */

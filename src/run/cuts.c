@@ -4,9 +4,11 @@
 #include "base/memory.h"
 #include "pass/partition.h"
 #include "pass/stage.h"
+#include "run/budget.h"
 #include "run/plan_largest.h"
 
 #include <math.h>
+#include <string.h>
 #include <strings.h>
 
 /* High powers stand for the largest, and see those behind it too. */
@@ -110,7 +112,7 @@ static double cost(void *user, const int *cuts) {
 
 /* ---- the whole model on the ranks of one stage ---- */
 
-/* As if the stage that keeps most had all units. */
+/* As if the stage that keeps most had all units; where what may leave does, a limit is for each rank's own plan. */
 static ts_program *plan_whole(const search *s, ts_deck *deck, ts_mesh *mesh) {
   const ts_program_options *o = s->options;
   int size[TS_N_AXES];
@@ -127,6 +129,7 @@ static ts_program *plan_whole(const search *s, ts_deck *deck, ts_mesh *mesh) {
   whole.order = (ts_step_order){s->pipeline.schedule, s->pipeline.stages, 0, s->pipeline.chunks};
   whole.layout = NULL;
   whole.stages = NULL;
+  whole.memory = ts_budget_memory(o) > 0 ? 1 : 0;
   return ts_program_create(&whole);
 }
 
@@ -175,8 +178,11 @@ static void improve(search *s, int *cuts, double limit) {
   ts_partition_improve(s->pieces, cuts, cost, s);
 }
 
-/* From the fastest cut on, aiming lower by what the plan was above the limit; at last for as little as can be. */
+/* From the fastest cut on, aiming lower by what the plan was above the limit; at last, from there again, for as little
+ * as can be. */
 static ts_status fit(search *s, ts_deck *deck, int *cuts, double memory, ts_error *err) {
+  int *fastest = ts_malloc(((size_t) s->pieces + 1) * sizeof *fastest);
+  memcpy(fastest, cuts, ((size_t) s->pieces + 1) * sizeof *fastest);
   double need = planned_bytes(s, deck, cuts), aim = memory - (double) s->whole->bytes[TS_PURPOSE_RESERVE];
   const double reserve = (double) s->whole->bytes[TS_PURPOSE_RESERVE];
   for (int times = 0; times < 4 && need > memory && memory > reserve; ++times) {
@@ -185,9 +191,11 @@ static ts_status fit(search *s, ts_deck *deck, int *cuts, double memory, ts_erro
     need = planned_bytes(s, deck, cuts);
   }
   if (need > memory) {
+    memcpy(cuts, fastest, ((size_t) s->pieces + 1) * sizeof *cuts);
     improve(s, cuts, 0);
     need = planned_bytes(s, deck, cuts);
   }
+  ts_free(fastest);
   char needs[32], has[32];
   return need <= memory
              ? TS_OK

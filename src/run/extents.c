@@ -1,4 +1,4 @@
-/* What a program has in a file: an extent for each leaf, in blocks that no copy cuts. */
+/* What a program has in a file: an extent for each place of each leaf, in blocks that no copy cuts. */
 #include "base/deal.h"
 #include "base/memory.h"
 #include "graph/op.h"
@@ -34,24 +34,39 @@ static int64_t block_of(const ts_graph *g, const ts_place *place, ts_tid leaf, i
   return block;
 }
 
+typedef struct extents {
+  ts_store_extent *list;
+  int n, capacity;
+} extents;
+
+/* Of the leaves of one place of an arena, which begins there in the file. */
+static void add_leaves(extents *to, const ts_program *program, const ts_place *place, ts_arena arena, int64_t begin,
+                       int64_t most) {
+  const ts_graph *g = program->graph;
+  for (ts_tid t = 0; t < g->n_tensors; ++t) {
+    const ts_address at = program->plan->address[t];
+    if (g->tensor[t].role == TS_ROLE_STATE && at.arena == arena) {
+      TS_GROW(to->list, to->n, to->capacity);
+      to->list[to->n++] = (ts_store_extent){
+          .offset = begin + at.offset, .bytes = ts_tensor_bytes(g, t), .block = block_of(g, place, t, most)};
+    }
+  }
+}
+
 ts_store_extent *ts_program_extents(const ts_program *program, int *n) {
   const int64_t request = ts_store_options_of(program->deck).block_size;
   const int64_t most = request < TS_OFFLOAD_BLOCK ? request : TS_OFFLOAD_BLOCK;
-  const ts_graph *g = program->graph;
-  ts_place *place = ts_storage_find(g);
-  ts_store_extent *extent = NULL;
-  int capacity = 0;
-  *n = 0;
-  for (ts_tid t = 0; t < g->n_tensors; ++t) {
-    if (g->tensor[t].role == TS_ROLE_STATE && g->tensor[t].space == TS_SPACE_FILE) {
-      TS_GROW(extent, *n, capacity);
-      extent[(*n)++] = (ts_store_extent){.offset = program->plan->address[t].offset,
-                                         .bytes = ts_tensor_bytes(g, t),
-                                         .block = block_of(g, place, t, most)};
+  ts_place *place = ts_storage_find(program->graph);
+  extents all = {0};
+  for (ts_arena a = TS_ARENA_FILE; a < TS_ARENA_PINNED; ++a) {
+    for (int i = 0; i < program->step.n_places[ts_arenas[a].lifetime]; ++i) {
+      add_leaves(&all, program, place, a, ts_plan_file_begin(program->plan, a) + i * program->plan->slot_bytes[a],
+                 most);
     }
   }
   ts_free(place);
-  return extent;
+  *n = all.n;
+  return all.list;
 }
 
 int64_t ts_program_store_bytes(const ts_program *program) {

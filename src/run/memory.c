@@ -128,8 +128,10 @@ void *ts_bound_address(const ts_executor *e, const ts_bound_program *b, ts_tid t
   return at.arena >= TS_ARENA_PINNED ? e->arena[at.arena] + at.offset + move_of(b, at.arena, t, run) : NULL;
 }
 
-int64_t ts_bound_stored(const ts_bound_program *b, ts_tid t) {
-  return b->program->plan->address[t].offset + b->state[t];
+/* The first program has all that is in the file. */
+int64_t ts_bound_stored(const ts_executor *e, const ts_bound_program *b, ts_tid t, ts_run run) {
+  ts_address at = b->program->plan->address[t];
+  return ts_plan_file_begin(e->program[0].program->plan, at.arena) + at.offset + move_of(b, at.arena, t, run);
 }
 
 /* ---- inputs ---- */
@@ -240,7 +242,7 @@ static stretch find_state(ts_executor *e, ts_tid leaf, int64_t first, int64_t co
   bool stored = space == TS_SPACE_FILE;
   return (stretch){.memory = memory != NULL ? memory + first * size : NULL,
                    .on_host = e->device == NULL || space == TS_SPACE_PINNED,
-                   .stored = stored ? ts_bound_stored(p, leaf) + first * size : -1,
+                   .stored = stored ? ts_bound_stored(e, p, leaf, ts_run_in_slot(0)) + first * size : -1,
                    .bytes = (size_t) (count * size)};
 }
 

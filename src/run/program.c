@@ -381,7 +381,7 @@ ts_program *ts_program_create(const ts_program_options *o) {
   program->offload = program->layout != NULL ? ts_offload_count_of(&context) : (ts_offload_count){0};
   program->schedule = context.schedule;
   program->plan = context.plan;
-  if (program->plan != NULL && program->plan->arena_bytes[TS_ARENA_FILE] > 0 && o->target.backend->device == NULL) {
+  if (program->plan != NULL && ts_plan_file_bytes(program->plan) > 0 && o->target.backend->device == NULL) {
     int64_t bytes = ts_program_store_bytes(program);
     program->plan->bytes[TS_PURPOSE_RESERVE] += bytes;
     program->plan->peak_bytes += bytes;
@@ -469,11 +469,19 @@ void ts_programs_share_state(const ts_program *const *programs, int n, int64_t e
   ts_free(of);
 }
 
+static bool have_file(const ts_program *const *programs, int n) {
+  bool any = false;
+  for (int i = 0; i < n; ++i) {
+    any = any || (programs[i] != NULL && ts_plan_file_bytes(programs[i]->plan) > 0);
+  }
+  return any;
+}
+
 int64_t ts_programs_arena_bytes(const ts_program *const *programs, int n, ts_arena arena) {
   if (ts_arenas[arena].lifetime == TS_LIFETIME_STATE) {
     int64_t end[TS_N_ARENAS];
     ts_programs_share_state(programs, n, end, NULL);
-    return end[arena] + (arena == TS_ARENA_STATE && end[TS_ARENA_FILE] > 0 ? TS_PLAN_PAGE : 0);
+    return end[arena] + (arena == TS_ARENA_STATE && have_file(programs, n) ? TS_PLAN_PAGE : 0);
   }
   int64_t most = 0, sum = 0;
   for (int i = 0; i < n; ++i) {
