@@ -27,9 +27,11 @@ static bool is_named(const char *name) {
 
 /* ---- what a job may have ---- */
 
-/* An engine where each rank is in a group of processes that has 30 MB: its own one, or one of all. */
-static char *try_limited(ts_world *world, const char *root, const char *group) {
-  const char *const files[][2] = {{"memory.max", "30000000"}, {"memory.current", "0"}};
+/* An engine where each rank is in a group of processes that has so much, its own one or one of all.
+ * \param [out] run  Where it trains, which gives NULL; train_run_free. */
+static char *try_limited(ts_world *world, const char *root, const char *group, const char *limit, const char *sets,
+                         train_run *run) {
+  const char *const files[][2] = {{"memory.max", limit}, {"memory.current", "0"}};
   char *mine = ts_format("%s/%d", root, ts_world_rank(world)), *line = ts_format("0::%s\n", group);
   put_file(mine, "proc/self/cgroup", line);
   for (int i = 0; i < 2; ++i) {
@@ -38,28 +40,55 @@ static char *try_limited(ts_world *world, const char *root, const char *group) {
     ts_free(file);
   }
   ts_cgroups_look_below(mine);
-  train_run run = {0};
-  char *wrong = train_run_try(world, train_run_llama, "", 1, &run);
+  *run = (train_run){0};
+  char *wrong = train_run_try(world, train_run_llama, sets, 1, run);
   ts_cgroups_look_below("");
-  if (wrong == NULL) {
-    train_run_free(&run);
-  }
   ts_free(line);
   ts_free(mine);
   return wrong;
 }
 
+/* A model with some 100 MB of state, of which what has no room in the group leaves. */
+#define WIDE                                                                                                     \
+  "model.hidden_size=576 model.intermediate_size=1024 run.save_every=0 zero_optimization.sub_group_size=100000 " \
+  "aio={block_size=4096;queue_depth=1;}"
+
+static void test_leaving(ts_world *world, const char *root, const char *own) {
+  char *away = ts_format(WIDE " zero_optimization.offload_optimizer={device=\"auto\";nvme_path=\"%s\";}",
+                         tap_directory_all(MPI_COMM_WORLD));
+  train_run roomy, fitted;
+  char *wrong = try_limited(world, root, own, "300000000", WIDE, &roomy);
+  char *refused = try_limited(world, root, own, "100000000", WIDE, &fitted);
+  tap_ok_all(MPI_COMM_WORLD, wrong == NULL && refused != NULL, "a model that such a group has no room for: %s",
+             refused != NULL ? refused : "it runs");
+  ts_free(refused);
+  train_run_free(&fitted);
+  refused = try_limited(world, root, own, "100000000", away, &fitted);
+  tap_ok_all(MPI_COMM_WORLD, refused == NULL && train_run_equal(&roomy, &fitted),
+             "with device = auto it has, by what leaves to files, with the same bits: %s",
+             refused != NULL ? refused : "it runs");
+  train_run_free(&roomy);
+  train_run_free(&fitted);
+  ts_free(wrong);
+  ts_free(refused);
+  ts_free(away);
+}
+
 /* An engine of this model takes some 20 MB, most of it for libraries. */
 static void test_limits(ts_world *world) {
   char *root = ts_format("%s/limits", tap_directory()), *own = ts_format("/job/rank_%d", ts_world_rank(world));
-  char *wrong = try_limited(world, root, own);
+  train_run run;
+  char *wrong = try_limited(world, root, own, "30000000", "", &run);
   tap_ok_all(MPI_COMM_WORLD, wrong == NULL, "ranks that may have enough each: %s", wrong != NULL ? wrong : "they run");
   ts_free(wrong);
-  wrong = try_limited(world, root, "/job");
+  train_run_free(&run);
+  test_leaving(world, root, own);
+  wrong = try_limited(world, root, "/job", "30000000", "", &run);
   bool refused = wrong != NULL && strstr(wrong, "of the 30.00 MB that the group of processes /job may have") != NULL;
   tap_ok_all(MPI_COMM_WORLD, ts_world_size(world) == 1 ? wrong == NULL : refused, "and not enough together: %s",
              wrong != NULL ? wrong : "they run");
   ts_free(wrong);
+  train_run_free(&run);
   ts_free(own);
   ts_free(root);
 }
