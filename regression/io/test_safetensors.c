@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static char *path_of(const char *name) {
   return ts_format("%s/%s", tap_directory(), name);
@@ -84,6 +85,51 @@ static void test_round_trip(void) {
          "a file that cannot be written");
   ts_error_clear(&err);
   ts_free(path);
+}
+
+/* Bytes of files that are in the process's memory: a page counts once it was touched. */
+static int64_t mapped_bytes(void) {
+  long all = 0, resident = 0, of_files = 0;
+  FILE *in = fopen("/proc/self/statm", "r");
+  if (in != NULL && fscanf(in, "%ld %ld %ld", &all, &resident, &of_files) != 3) {
+    of_files = 0;
+  }
+  if (in != NULL) {
+    fclose(in);
+  }
+  return of_files * (int64_t) sysconf(_SC_PAGESIZE);
+}
+
+/* What was read in large pieces does not stay in memory beside what was made of it, but for what the kernel maps around
+ * their ends, 2 MB at most. */
+static void test_dropped(void) {
+  enum { N = 1 << 22, PIECE = N / 4 };
+  float *x = ts_malloc(N * sizeof *x), *y = ts_calloc(PIECE, sizeof *y);
+  for (int i = 0; i < N; ++i) {
+    x[i] = (float) i;
+  }
+  char *path = path_of("large.safetensors");
+  const ts_safetensor tensor = tensor_of("x", TS_F32, N, 1, x);
+  ts_error err = {0};
+  ts_safetensors *st = NULL;
+  bool read = ts_safetensors_write(path, &tensor, 1, &err) == TS_OK && ts_safetensors_open(path, &st, &err) == TS_OK;
+  const int64_t before = mapped_bytes();
+  int64_t most = 0;
+  for (int turn = 0; turn < 2 && read; ++turn) {
+    for (int64_t at = 0; at < N; at += PIECE) {
+      ts_safetensors_read_f32(ts_safetensors_find(st, "x"), at, PIECE, y);
+      read = read && memcmp(y, x + at, PIECE * sizeof *y) == 0;
+      const int64_t here = mapped_bytes() - before;
+      most = here > most ? here : most;
+    }
+  }
+  tap_ok(read && most < (int64_t) (PIECE * sizeof *y),
+         "16 MB read twice in pieces of 4: %lld bytes of the file stay in memory", (long long) most);
+  ts_safetensors_close(&st);
+  ts_error_clear(&err);
+  ts_free(path);
+  ts_free(x);
+  ts_free(y);
 }
 
 /* More elements than one block of the conversion, at an odd address. */
@@ -526,6 +572,7 @@ int main(int argc, char **argv) {
     return compare(argv[2], argv[3], argv[4]);
   }
   test_round_trip();
+  test_dropped();
   test_unaligned();
   test_good_headers();
   test_header_rules();

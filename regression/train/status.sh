@@ -124,6 +124,11 @@ test_hangs() {
   hang "a rank that computes for ever" loop 1
   hang "the first, while the other waits inside of MPI" inside 0
   hang "one that hangs in a save" saving 1
+  rm -rf hang
+  run $mpiexec -n 2 "$test_watch" all hang 0
+  ok "all hang: the job ends" job_failed
+  ok "all hang: a disk that they wait for is thought of" grep -Eq \
+    'nobody is behind: .* or a disk does not answer that has state in files: hang$' "$scratch/err"
   stop_ranks "a rank is stopped" 'rank 3 on [^ ]+\.r2 does not run for .*stopped' 3
   stop_ranks "the first is stopped" 'rank 0 on [^ ]+ does not run for .*stopped' 0
   stop_ranks "a node is gone" 'no heartbeat of node [^ ]+\.r2 for .*ranks 2-3' 2 3

@@ -2,7 +2,7 @@
  * jobs of status.sh:
  * `loop DIRECTORY RANK`: a rank computes for ever, the others wait for it in a collective; `inside DIRECTORY RANK`:
  * they wait inside of MPI, where they hold what it has of locks; `saving DIRECTORY RANK`: the same, while a checkpoint
- * is saved. */
+ * is saved; `all DIRECTORY RANK`: all ranks do, in the name of one, and have state in files of DIRECTORY. */
 #include "regression/tap.h"
 #include "regression/tap_mpi.h"
 #include "regression/train_run.h"
@@ -34,8 +34,10 @@ static void work(ts_world *world, int64_t step) {
 }
 
 static int hang(ts_world *world, char **word) {
-  char *sets = ts_format("run.directory=%s run.step_timeout=%s run.first_step_timeout=3", word[1],
-                         strcmp(word[0], "saving") == 0 ? "0.5" : "2");
+  const bool all_hang = strcmp(word[0], "all") == 0;
+  char *files = ts_format("zero_optimization.offload_optimizer={device=\"nvme\";nvme_path=\"%s\";}", word[1]);
+  char *sets = ts_format("run.directory=%s run.step_timeout=%s run.first_step_timeout=3 %s", word[1],
+                         strcmp(word[0], "saving") == 0 ? "0.5" : "2", all_hang ? files : "");
   ts_deck *deck = train_run_deck(world, train_run_llama, sets);
   ts_watch *watch = ts_watch_create(world, deck);
   mkdir(word[1], 0777);
@@ -47,7 +49,7 @@ static int hang(ts_world *world, char **word) {
   if (strcmp(word[0], "saving") == 0) {
     ts_heartbeat_phase(ts_world_heartbeat(world), TS_PHASE_SAVING);
   }
-  if (ts_world_rank(world) == atoi(word[2])) {
+  if (ts_world_rank(world) == atoi(word[2]) || all_hang) {
     for (volatile int forever = 1; forever;) {
     }
   }
@@ -60,6 +62,7 @@ static int hang(ts_world *world, char **word) {
   ts_watch_destroy(&watch, "finished", 6, NULL);
   ts_deck_destroy(&deck);
   ts_free(sets);
+  ts_free(files);
   return 0;
 }
 
