@@ -148,15 +148,15 @@ static ts_queue queue_of_copy(const ts_node *copy) {
 }
 
 /* Those of a queue are done in order: with the last all of them. */
-static void close_range(lowering *l, const ts_graph *graph) {
+static void close_range(lowering *l) {
   if (l->open) {
     for (ts_queue q = 0; q < TS_N_QUEUES; ++q) {
       if (l->last[q] >= 0) {
         wait_for_event(l, q, l->last[q]);
       }
     }
-    for (ts_nid n = 0; n < graph->n_nodes; ++n) {
-      l->event_of[n] = ts_lowered_is_outside(&graph->node[n], l->hosted) ? l->event_of[n] : -1;
+    for (ts_nid n = 0; n < l->graph->n_nodes; ++n) {
+      l->event_of[n] = ts_lowered_is_outside(&l->graph->node[n], l->hosted) ? l->event_of[n] : -1;
     }
     emit_command(l, TS_LOWERED_CAPTURE_END, TS_QUEUE_COMPUTE, TS_NONE, -1);
     l->open = false;
@@ -239,8 +239,8 @@ static void record_points(lowering *l) {
 }
 
 /* Outside of ranges, where alone that can be waited for. */
-static void wait_outside(lowering *l, const ts_graph *graph, int event) {
-  close_range(l, graph);
+static void wait_outside(lowering *l, int event) {
+  close_range(l);
   emit_command(l, TS_LOWERED_WAIT, TS_QUEUE_COMPUTE, TS_NONE, event);
   l->outside = event == l->outside ? -1 : l->outside;
   l->knows[TS_QUEUE_COMM] = l->joined = event;
@@ -248,8 +248,8 @@ static void wait_outside(lowering *l, const ts_graph *graph, int event) {
 
 /* Computation goes on beside it, in ranges of its own; with the next collective of a range these would be two at a
  * time, which are on one queue and in the same workspace. */
-static void issue_outside(lowering *l, const ts_graph *graph, ts_nid node) {
-  close_range(l, graph);
+static void issue_outside(lowering *l, ts_nid node) {
+  close_range(l);
   emit_command(l, TS_LOWERED_WAIT, TS_QUEUE_COMM, TS_NONE, record_event_on(l, TS_QUEUE_COMPUTE));
   emit_command(l, TS_LOWERED_COLLECTIVE, TS_QUEUE_COMM, node, -1);
   l->outside = l->event_of[node] = record_event_on(l, TS_QUEUE_COMM);
@@ -270,10 +270,10 @@ static void issue_collective(lowering *l, ts_nid node) {
 }
 
 /* In a range; between ranges where the host does something itself. */
-static void issue_copy(lowering *l, const ts_graph *graph, ts_nid node) {
-  const ts_queue queue = queue_of_copy(&graph->node[node]);
+static void issue_copy(lowering *l, ts_nid node) {
+  const ts_queue queue = queue_of_copy(&l->graph->node[node]);
   if (l->hosted) {
-    close_range(l, graph);
+    close_range(l);
   } else {
     open_range(l);
   }
@@ -293,38 +293,38 @@ static void know_copied(lowering *l, ts_queue queue) {
 }
 
 /* The memory that is read from a file was copied to the device before, what is written to one comes from there. */
-static void issue_transfer(lowering *l, const ts_graph *graph, ts_nid node) {
-  close_range(l, graph);
-  know_copied(l, queue_of_copy(&graph->node[node]));
+static void issue_transfer(lowering *l, ts_nid node) {
+  close_range(l);
+  know_copied(l, queue_of_copy(&l->graph->node[node]));
   emit_command(l, TS_LOWERED_TRANSFER, TS_QUEUE_HOST, node, -1);
 }
 
 /* What the host computes was brought, and what it writes was copied on. */
-static void compute_on_host(lowering *l, const ts_graph *graph, ts_nid node) {
-  close_range(l, graph);
+static void compute_on_host(lowering *l, ts_nid node) {
+  close_range(l);
   know_copied(l, TS_QUEUE_IN);
   know_copied(l, TS_QUEUE_OUT);
   emit_command(l, TS_LOWERED_LAUNCH, TS_QUEUE_HOST, node, -1);
 }
 
-static void issue(lowering *l, const ts_graph *graph, ts_nid node) {
-  const ts_node *what = &graph->node[node];
+static void issue(lowering *l, ts_nid node) {
+  const ts_node *what = &l->graph->node[node];
   if (reads_counts(what)) {
-    issue_outside(l, graph, node);
+    issue_outside(l, node);
   } else if (ts_node_is_copy(what)) {
-    (ts_node_copies(what) == TS_SPACE_FILE ? issue_transfer : issue_copy)(l, graph, node);
+    (ts_node_copies(what) == TS_SPACE_FILE ? issue_transfer : issue_copy)(l, node);
   } else {
     if (l->outside >= 0) {
-      wait_outside(l, graph, l->outside);
+      wait_outside(l, l->outside);
     }
     issue_collective(l, node);
   }
 }
 
 /* A receive was posted long ago (ts_step_runs.posted), a send ends in no instruction. */
-static void lower_message(lowering *l, const ts_graph *graph, ts_nid node) {
-  if (graph->node[node].op == TS_OP_RECEIVE) {
-    close_range(l, graph);
+static void lower_message(lowering *l, ts_nid node) {
+  if (l->graph->node[node].op == TS_OP_RECEIVE) {
+    close_range(l);
     emit_command(l, TS_LOWERED_RECEIVED, TS_QUEUE_COMPUTE, node, -1);
   } else {
     open_range(l);
@@ -333,45 +333,48 @@ static void lower_message(lowering *l, const ts_graph *graph, ts_nid node) {
   }
 }
 
-static void wait_copied(lowering *l, const ts_graph *graph, ts_nid node, int event) {
-  int *copied = &l->copied[queue_of_copy(&graph->node[node])];
-  if (ts_node_copies(&graph->node[node]) == TS_SPACE_FILE) {
-    close_range(l, graph);
+static void wait_copied(lowering *l, ts_nid node, int event) {
+  const ts_node *copy = &l->graph->node[node];
+  int *copied = &l->copied[queue_of_copy(copy)];
+  if (ts_node_copies(copy) == TS_SPACE_FILE) {
+    close_range(l);
     emit_command(l, TS_LOWERED_ARRIVED, TS_QUEUE_HOST, node, -1);
   } else if (event > *copied) {
-    close_range(l, graph);
+    close_range(l);
     emit_command(l, TS_LOWERED_WAIT, TS_QUEUE_COMPUTE, TS_NONE, event);
-    l->knows[queue_of_copy(&graph->node[node])] = *copied = event;
+    l->knows[queue_of_copy(copy)] = *copied = event;
   }
 }
 
 /* Nothing where its range has ended, which waited for all. */
-static void lower_wait(lowering *l, const ts_graph *graph, ts_nid node) {
+static void lower_wait(lowering *l, ts_nid node) {
+  const ts_node *what = &l->graph->node[node];
   int event = l->event_of[node];
   l->event_of[node] = -1;
-  if (l->hosted && ts_node_is_copy(&graph->node[node])) {
-    wait_copied(l, graph, node, event);
-  } else if (event > l->joined && reads_counts(&graph->node[node])) {
-    wait_outside(l, graph, event);
-  } else if (event >= 0 && !reads_counts(&graph->node[node])) {
-    wait_for_event(l, ts_node_is_copy(&graph->node[node]) ? queue_of_copy(&graph->node[node]) : TS_QUEUE_COMM, event);
+  if (l->hosted && ts_node_is_copy(what)) {
+    wait_copied(l, node, event);
+  } else if (event > l->joined && reads_counts(what)) {
+    wait_outside(l, event);
+  } else if (event >= 0 && !reads_counts(what)) {
+    wait_for_event(l, ts_node_is_copy(what) ? queue_of_copy(what) : TS_QUEUE_COMM, event);
   }
 }
 
-static void lower_instruction(lowering *l, const ts_graph *graph, const ts_instruction *instruction) {
+static void lower_instruction(lowering *l, const ts_instruction *instruction) {
   ts_nid node = instruction->node;
-  if (ts_node_is_message(&graph->node[node])) {
-    lower_message(l, graph, node);
+  const ts_node *what = &l->graph->node[node];
+  if (ts_node_is_message(what)) {
+    lower_message(l, node);
     return;
   }
-  if (l->sends && instruction->kind == TS_ISSUE && ts_node_is_collective(&graph->node[node]) &&
-      (graph->node[node].attr.comm.axes & TS_AXES(TS_AXIS_PP)) != 0) {
-    close_range(l, graph); /* other stages come to it behind what this one has not sent yet */
+  if (l->sends && instruction->kind == TS_ISSUE && ts_node_is_collective(what) &&
+      (what->attr.comm.axes & TS_AXES(TS_AXIS_PP)) != 0) {
+    close_range(l); /* other stages come to it behind what this one has not sent yet */
   }
   switch (instruction->kind) {
     case TS_RUN:
-      if (graph->node[node].on_host) {
-        compute_on_host(l, graph, node);
+      if (what->on_host) {
+        compute_on_host(l, node);
         break;
       }
       open_range(l);
@@ -379,8 +382,8 @@ static void lower_instruction(lowering *l, const ts_graph *graph, const ts_instr
       note_user(l, node, TS_QUEUE_COMPUTE, -1);
       l->newest = -1;
       break;
-    case TS_ISSUE: issue(l, graph, node); break;
-    case TS_WAIT: lower_wait(l, graph, node); break;
+    case TS_ISSUE: issue(l, node); break;
+    case TS_WAIT: lower_wait(l, node); break;
   }
 }
 
@@ -422,12 +425,12 @@ ts_lowered *ts_lower(const ts_graph *graph, const ts_schedule *schedule, const t
   l.first = add_point(&l);
   for (int i = 0; i < schedule->n; ++i) {
     if (ts_node_is_of(graph, &graph->node[schedule->instruction[i].node], segments, chunk)) {
-      lower_instruction(&l, graph, &schedule->instruction[i]);
+      lower_instruction(&l, &schedule->instruction[i]);
     }
   }
-  close_range(&l, graph);
+  close_range(&l);
   if (l.outside >= 0) {
-    wait_outside(&l, graph, l.outside);
+    wait_outside(&l, l.outside);
   }
   record_points(&l);
   ts_free(l.event_of);
