@@ -157,10 +157,11 @@ kept_away() {
 
 # Of twelve blocks whose inputs take most, those that do not fit are in the file.
 test_activations() {
-  long="--set model.num_hidden_layers=12 --set model.hidden_size=128 --set model.intermediate_size=256
+  long="--set model.num_hidden_layers=12 --set model.hidden_size=128 --set model.intermediate_size=128
     --set data.sequence_length=64 --set model.max_position_embeddings=64 --set train_batch_size=32
     --set train_micro_batch_size_per_gpu=32 --set activation_checkpointing.enabled=true --set run.steps=2
-    --set optimizer.type=SGD --set run.save_every=0 --set aio={block_size=4096;queue_depth=1;}"
+    --set optimizer.type=SGD --set run.save_every=0 --set run.evaluate_every=0
+    --set aio={block_size=4096;queue_depth=1;}"
   away="$long --set activation_checkpointing.cpu_checkpointing=true
     --set zero_optimization.offload_optimizer={device=\"auto\";nvme_path=\"disk\";}"
   train 1 roomy $long
@@ -192,7 +193,7 @@ test_activations() {
   kept_away 2 "along tp a part each, attention kept" --set tensor_parallel.autotp_size=2 \
     --set tensor_parallel.sequence_parallel=false --set activation_checkpointing.partition_activations=true \
     --set activation_checkpointing.policy=sac --set bf16.enabled=true
-  in_stages="--set pipeline.stages=2 --set train_micro_batch_size_per_gpu=16 --set gradient_accumulation_steps=4
+  in_stages="--set pipeline.stages=2 --set train_micro_batch_size_per_gpu=8 --set gradient_accumulation_steps=3
     --set train_batch_size=auto"
   # shellcheck disable=SC2086
   kept_away 2 "two stages, each micro-batch in its slot" $in_stages

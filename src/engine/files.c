@@ -1,6 +1,7 @@
 /* The file of a rank's state that is not in memory. */
 #include "base/memory.h"
 #include "engine/engine.h"
+#include "pass/offload.h"
 #include "run/executor.h"
 
 #include <string.h>
@@ -67,7 +68,8 @@ char *ts_engine_describe_offload(const ts_engine *e) {
   const ts_offload_count *n = &ts_engine_program(e)->offload;
   const int units = units_away_in_all(e);
   ts_text text = {0};
-  if (ts_deck_files(e->deck)[0] != 0 && n->states + n->values + units == 0) {
+  const bool activations = ts_offload_activations(e->deck, e->backend);
+  if (ts_deck_files(e->deck)[0] != 0 && n->states + n->values + units == 0 && !activations) {
     ts_text_add(&text,
                 "offload: nothing leaves memory, as no parameter has more elements than "
                 "zero_optimization.stage3_param_persistence_threshold, %lld",

@@ -46,7 +46,6 @@ typedef enum ts_arena {
   TS_ARENA_FILE, /**< Not memory, nor are the next ones; */
   TS_ARENA_FILE_SLOT,
   TS_ARENA_FILE_TO_INPUT,
-  TS_ARENA_FILE_TO_WEIGHT,
   TS_ARENA_PINNED, /**< not the backend's, nor are the next ones: those from STATE on are. */
   TS_ARENA_PINNED_SLOT,
   TS_ARENA_PINNED_TO_INPUT,

@@ -569,6 +569,29 @@ bool ts_budget_is_open(const ts_program_options *o) {
   return ts_deck_fits_offload(o->deck) || activations_compete(o);
 }
 
+ts_offload_stay ts_budget_all_away(const ts_program_options *o) {
+  return (ts_offload_stay){
+      .decided = ts_deck_fits_offload(o->deck), .at_once = true, .together = 1, .units = ts_budget_is_open(o) ? 1 : 0};
+}
+
+/* A file takes some memory of its own, so less away may take less. */
+int64_t ts_budget_least(const ts_program_options *options) {
+  ts_offload_stay some = ts_budget_all_away(options), none = some;
+  some.units = none.units = ALL_UNITS;
+  none.all = true;
+  const ts_offload_stay choice[] = {ts_budget_all_away(options), some, none};
+  const int n = ts_budget_is_open(options) ? 3 : 1;
+  int64_t least = INT64_MAX;
+  for (int i = 0; i < n; ++i) {
+    ts_program_options o = *options;
+    o.stay = n > 1 ? choice[i] : options->stay;
+    ts_program *program = ts_program_create(&o);
+    least = program->plan->peak_bytes < least ? program->plan->peak_bytes : least;
+    ts_program_destroy(&program);
+  }
+  return least;
+}
+
 /* What stays, beside the updater of the options. */
 static ts_offload_stay decide(const ts_program_options *options) {
   const bool states = ts_deck_fits_offload(options->deck);

@@ -48,4 +48,11 @@ bool ts_budget_is_open(const ts_program_options *options);
  * \return decided, of_part the caller's (ts_free); where nothing fits what needs least. Not collective. */
 ts_offload_stay ts_budget_decide(const ts_program_options *options);
 
+/** All away that may leave: what takes least but for a file's own memory. Not collective. */
+ts_offload_stay ts_budget_all_away(const ts_program_options *options);
+
+/** Bytes that the rank's program takes at least where it computes, by plans with what may leave away and in memory:
+ * ts_budget_decide can fit it into that. Not collective. */
+int64_t ts_budget_least(const ts_program_options *options);
+
 #endif

@@ -14,6 +14,9 @@
 /* High powers stand for the largest, and see those behind it too. */
 #define POWER 32
 
+/* So often a cut is sought that fits. */
+#define AIMS 4
+
 typedef struct search {
   const ts_program_options *options;
   ts_pipeline pipeline;
@@ -129,7 +132,7 @@ static ts_program *plan_whole(const search *s, ts_deck *deck, ts_mesh *mesh) {
   whole.order = (ts_step_order){s->pipeline.schedule, s->pipeline.stages, 0, s->pipeline.chunks};
   whole.layout = NULL;
   whole.stages = NULL;
-  whole.memory = ts_budget_memory(o) > 0 ? 1 : 0;
+  whole.stay = ts_budget_is_open(o) ? ts_budget_all_away(o) : o->stay;
   return ts_program_create(&whole);
 }
 
@@ -155,15 +158,19 @@ static void write_units(ts_deck *deck, const int *cuts, int pieces) {
   ts_free(units);
 }
 
-/* What is planned when the model is cut so. */
+static void note_rank(const ts_program_options *options, void *user) {
+  double *most = user;
+  *most = fmax(*most, (double) ts_budget_least(options));
+}
+
+/* What is planned, at least, of the rank that needs most when the model is cut so. */
 static double planned_bytes(const search *s, ts_deck *deck, const int *cuts) {
   write_units(deck, cuts, s->pieces);
   ts_program_options options = *s->options;
   options.deck = deck;
-  ts_program *largest = ts_plan_largest(&options);
-  double bytes = (double) largest->plan->peak_bytes;
-  ts_program_destroy(&largest);
-  return bytes;
+  double most = 0;
+  ts_plan_visit(&options, note_rank, &most);
+  return most;
 }
 
 static void improve(search *s, int *cuts, double limit) {
@@ -179,22 +186,30 @@ static void improve(search *s, int *cuts, double limit) {
 }
 
 /* From the fastest cut on, aiming lower by what the plan was above the limit; at last, from there again, for as little
- * as can be. */
+ * as can be.  Where nothing fits the cut is the one of these that needs least. */
 static ts_status fit(search *s, ts_deck *deck, int *cuts, double memory, ts_error *err) {
-  int *fastest = ts_malloc(((size_t) s->pieces + 1) * sizeof *fastest);
-  memcpy(fastest, cuts, ((size_t) s->pieces + 1) * sizeof *fastest);
-  double need = planned_bytes(s, deck, cuts), aim = memory - (double) s->whole->bytes[TS_PURPOSE_RESERVE];
+  const size_t bytes = ((size_t) s->pieces + 1) * sizeof *cuts;
+  int *fastest = ts_malloc(2 * bytes), *least = fastest + s->pieces + 1;
+  memcpy(fastest, cuts, bytes);
+  memcpy(least, cuts, bytes);
+  double need = planned_bytes(s, deck, cuts), aim = memory - (double) s->whole->bytes[TS_PURPOSE_RESERVE], now = need;
   const double reserve = (double) s->whole->bytes[TS_PURPOSE_RESERVE];
-  for (int times = 0; times < 4 && need > memory && memory > reserve; ++times) {
-    aim *= times > 0 ? 0.999 * (memory - reserve) / (need - reserve) : 1;
-    improve(s, cuts, aim);
-    need = planned_bytes(s, deck, cuts);
+  for (int times = 0; times <= AIMS && need > memory; ++times) {
+    if (times < AIMS && memory > reserve) {
+      aim *= times > 0 ? 0.999 * (memory - reserve) / (now - reserve) : 1;
+      improve(s, cuts, aim);
+    } else {
+      times = AIMS;
+      memcpy(cuts, fastest, bytes);
+      improve(s, cuts, 0);
+    }
+    now = planned_bytes(s, deck, cuts);
+    if (now < need) {
+      need = now;
+      memcpy(least, cuts, bytes);
+    }
   }
-  if (need > memory) {
-    memcpy(cuts, fastest, ((size_t) s->pieces + 1) * sizeof *cuts);
-    improve(s, cuts, 0);
-    need = planned_bytes(s, deck, cuts);
-  }
+  memcpy(cuts, least, bytes);
   ts_free(fastest);
   char needs[32], has[32];
   return need <= memory

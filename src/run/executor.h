@@ -43,8 +43,8 @@ typedef struct ts_executor_options {
  * borrowed. Not collective. */
 ts_store_options ts_store_options_of(const ts_deck *deck);
 
-/** What a program has in a file, as a store wants it: an extent for each leaf, in the order of their places, in blocks
- * of at most TS_OFFLOAD_BLOCK bytes.
+/** What a program has in a file, as a store wants it: an extent for each place of each leaf, ascending, in blocks of at
+ * most TS_OFFLOAD_BLOCK bytes.
  * \return \a n extents, the caller's (ts_free); NULL: none. Not collective. */
 ts_store_extent *ts_program_extents(const ts_program *program, int *n);
 
