@@ -276,26 +276,22 @@ static void check_shapes(const op_row *row) {
   tap_ok(agree, "%s: the shape rule gives what the kernel writes", properties[row->op].name);
 }
 
-#ifdef STAND_IN
-/* The stand-in is slow, and test_attention has attention's gradient: of ops with many shapes each shape has some of the
- * types and each type some shapes, by a row without a period; TEST_OPS_ALL is for all of them. */
+/* The stand-in is slow, and test_attention has attention's gradient. */
 static bool is_left_out(ts_op op) {
+#ifdef STAND_IN
   return op == TS_OP_ATTENTION_DX && getenv("TEST_OPS_ALL") == NULL;
+#else
+  (void) op;
+  return false;
+#endif
 }
+
+/* Of ops with many shapes each shape has some of the types and each type some shapes, by a row without a period;
+ * TEST_OPS_ALL is for all of them. */
 static bool is_in_turn(const op_row *row, int variant, ts_dtype dtype) {
   bool many = row->variants > 2 * OPS_SHAPES && getenv("TEST_OPS_ALL") == NULL;
   return !many || (__builtin_popcount((unsigned) variant) + (dtype == TS_BF16)) % 2 == 0;
 }
-#else
-static bool is_left_out(ts_op op) {
-  (void) op;
-  return false;
-}
-static bool is_in_turn(const op_row *row, int variant, ts_dtype dtype) {
-  (void) row, (void) variant, (void) dtype;
-  return true;
-}
-#endif
 
 /* Of the factors of priors a shape has one in turn, elsewhere and in place, where there are shapes for all. */
 static bool has_prior(const op_row *row, int variant, ts_dtype dtype, int k) {
