@@ -285,9 +285,11 @@ int64_t ts_engine_limit(const ts_engine *e) {
 static const char *way_out(const ts_engine *e) {
   bool device = e->backend->device != NULL, files = ts_deck_files(e->deck)[0] != 0;
   if (ts_deck_fits_offload(e->deck)) {
-    return device || files ? " at least, the smallest limit that works with this deck"
-                           : " at least, the smallest limit that works with this deck; "
-                             "zero_optimization.offload_optimizer.nvme_path, a directory, lets state leave";
+    return e->mesh.size[TS_AXIS_PP] > 1 && (device || files)
+               ? " at least, the smallest limit that works with this deck and this cut of its model (pipeline.units)"
+           : device || files ? " at least, the smallest limit that works with this deck"
+                             : " at least, the smallest limit that works with this deck; "
+                               "zero_optimization.offload_optimizer.nvme_path, a directory, lets state leave";
   }
   return ts_deck_offloads(e->deck)
              ? "; a smaller micro-batch, activation_checkpointing.enabled with cpu_checkpointing and "

@@ -25,27 +25,18 @@ static int64_t bytes_beside(const ts_program *program) {
   return program->target.backend->device != NULL ? ts_executor_host_bytes(&program, 1) : 0;
 }
 
-/* A rank's that fits where it computes, and beside a device; what has no room there goes to a file, if there is one.
- * \return NULL for none. */
-static ts_program *program_that_fits(const ts_program_options *options, int64_t steps, int64_t bytes) {
+/* Where it computes, and beside a device; what has no room there goes to a file, if there is one. */
+static bool length_fits(const ts_program_options *options, int64_t steps, int64_t bytes) {
   const int64_t beside = ts_budget_host_memory(options);
   const bool may_store = options->stay.units > 0 && ts_deck_files(options->deck)[0] != 0;
-  for (int stored = 0; stored <= (may_store ? 1 : 0); ++stored) {
+  bool fits = false;
+  for (int stored = 0; stored <= (may_store ? 1 : 0) && !fits; ++stored) {
     ts_program_options longer = *options;
     longer.stay.units_stored = stored > 0 ? INT_MAX : longer.stay.units_stored;
     ts_program *program = program_of_length(&longer, steps);
-    if (program->plan->peak_bytes <= bytes && (beside == 0 || bytes_beside(program) <= beside)) {
-      return program;
-    }
+    fits = program->plan->peak_bytes <= bytes && (beside == 0 || bytes_beside(program) <= beside);
     ts_program_destroy(&program);
   }
-  return NULL;
-}
-
-static bool length_fits(const ts_program_options *options, int64_t steps, int64_t bytes) {
-  ts_program *program = program_that_fits(options, steps, bytes);
-  const bool fits = program != NULL;
-  ts_program_destroy(&program);
   return fits;
 }
 
@@ -90,7 +81,7 @@ static void note_beside(const ts_program_options *options, void *user) {
   longest.length = s->steps * TS_PLAN_LENGTH_STEP;
   longest.memory = s->bytes;
   longest.stay = ts_budget_decide(&longest);
-  ts_program *program = ts_program_create(&longest);
+  ts_program *program = program_of_length(&longest, s->steps);
   const int64_t here = bytes_beside(program);
   s->beside = here > s->beside ? here : s->beside;
   ts_program_destroy(&program);
