@@ -8,9 +8,9 @@
 #include <omp.h>
 #include <string.h>
 
-/* Largest tile: three fp32 tiles of 1.3 MB together fit a second-level cache partly, and at 256 columns the copies cost
- * about 2 % of the arithmetic. */
-enum { TILE_M = 256, TILE_N = 256, TILE_K = 512 };
+/* Largest tile, and how many tiles there are at least where those are no smaller than the least one; of what is widened,
+ * K is done in blocks, so that a thread's copies fit into its caches for the most part. */
+enum { TILE_M = 1024, TILE_N = 384, LEAST_M = 128, TILES = 16, TILE_K = 1024 };
 
 struct ts_gemm {
   ts_gemm_spec spec;
@@ -18,8 +18,7 @@ struct ts_gemm {
   bool wide;     /* the products write an fp32 accumulator in the workspace */
   int64_t block; /* K is done in blocks of so many, the last one shorter */
   ts_product *first[TS_N_ADDENDS], *middle, *last;
-  int64_t tile_m, tile_n, tile_k;    /* all 0: not in tiles */
-  ts_product **set_tile, **add_tile; /* owned; one per thread */
+  int64_t tile_m, tile_n, tile_k; /* all 0: not in tiles */
   size_t scratch, workspace;
 };
 
@@ -114,106 +113,144 @@ static void finish_rows(const ts_gemm_spec *s, void *c, const float *acc, const 
 
 /* ---- tiles ---- */
 
-static void make_tiles(ts_gemm *gemm) {
+/* Operands that are copied in fp32. */
+static bool is_widened(const ts_gemm_spec *s) {
+  return s->in != TS_F32;
+}
+
+/* Pieces of n elements of at most `most`, as equal as whole cache lines can be. */
+static int64_t equal_pieces(int64_t n, int64_t most) {
+  int64_t pieces = (n + most - 1) / most;
+  return min(n, ((n + pieces - 1) / pieces + 15) / 16 * 16);
+}
+
+static int64_t count_tiles(const ts_gemm *gemm) {
   const ts_gemm_spec *s = &gemm->spec;
-  gemm->tile_m = min(s->m, TILE_M);
-  gemm->tile_n = min(s->n, TILE_N);
-  gemm->tile_k = min(s->k, TILE_K);
-  gemm->set_tile = ts_calloc((size_t) s->threads, sizeof *gemm->set_tile);
-  gemm->add_tile = ts_calloc((size_t) s->threads, sizeof *gemm->add_tile);
-  ts_product_spec spec = {.m = gemm->tile_m,
-                          .n = gemm->tile_n,
-                          .k = gemm->tile_k,
-                          .lda = s->transpose_a ? gemm->tile_m : gemm->tile_k,
-                          .ldb = s->transpose_b ? gemm->tile_k : gemm->tile_n,
-                          .ldc = gemm->tile_n,
-                          .transpose_a = s->transpose_a,
-                          .transpose_b = s->transpose_b,
-                          .in = TS_F32,
-                          .out = TS_F32,
-                          .threads = 1};
-  for (int thread = 0; thread < s->threads; ++thread) {
-    spec.addend = TS_ADDEND_NONE;
-    gemm->set_tile[thread] = make_product(gemm, &spec);
-    spec.addend = TS_ADDEND_C;
-    gemm->add_tile[thread] = make_product(gemm, &spec);
-    TS_CHECK(gemm->set_tile[thread] != NULL && gemm->add_tile[thread] != NULL, "oneDNN has no fp32 matrix product");
+  return (s->m + gemm->tile_m - 1) / gemm->tile_m * ((s->n + gemm->tile_n - 1) / gemm->tile_n);
+}
+
+/* By shape alone: a tile's bits may depend on what it is a tile of. */
+static void cut_tiles(ts_gemm *gemm) {
+  const ts_gemm_spec *s = &gemm->spec;
+  gemm->tile_k = is_widened(s) ? min(s->k, TILE_K) : s->k;
+  gemm->tile_n = equal_pieces(s->n, TILE_N);
+  int64_t most = TILE_M;
+  for (gemm->tile_m = equal_pieces(s->m, most); count_tiles(gemm) < TILES && most > LEAST_M;) {
+    most /= 2;
+    gemm->tile_m = equal_pieces(s->m, most);
   }
 }
 
-/* The part [row, row + rows) x [column, column + columns) of a stored matrix in fp32, zeros beyond its ends. */
-static void load_tile(float *tile, int64_t rows, int64_t columns, const void *from, ts_dtype dtype, int64_t ld,
-                      int64_t row, int64_t column, int64_t n_rows, int64_t n_columns) {
+/* Some rows of a stored matrix from an element on, in fp32 one behind another. */
+static void widen_rows(float *to, const void *from, ts_dtype dtype, int64_t ld, int64_t at, int64_t rows,
+                       int64_t columns) {
   const ts_cpu_loops *loops = ts_cpu_loops_best();
-  int64_t width = min(columns, n_columns - column);
   for (int64_t i = 0; i < rows; ++i) {
-    float *to = tile + i * columns;
-    int64_t used = row + i < n_rows ? width : 0;
-    if (used > 0) {
-      loops->widen(to, (const char *) from + (size_t) ((row + i) * ld + column) * element(dtype), dtype, used);
-    }
-    memset(to + used, 0, (size_t) (columns - used) * sizeof *to);
+    loops->widen(to + i * columns, (const char *) from + (size_t) (at + i * ld) * element(dtype), dtype, columns);
   }
 }
 
-/* Tile buffers of one thread inside the workspace. */
+/* A part of an operand: where it is, and between its rows; `buffer`: for what is widened. */
+typedef struct operand {
+  const float *data;
+  int64_t ld;
+} operand;
+
+static operand part_of(const ts_gemm_spec *s, const void *x, int64_t ld, int64_t row, int64_t column, int64_t rows,
+                       int64_t columns, float *buffer, bool held) {
+  int64_t at = row * ld + column;
+  if (!is_widened(s)) {
+    return (operand){(const float *) x + at, ld};
+  }
+  if (!held) {
+    widen_rows(buffer, x, s->in, ld, at, rows, columns);
+  }
+  return (operand){buffer, columns};
+}
+
+/* Memory of a thread. */
 typedef struct tile_buffers {
   float *a, *b, *c;
-  void *scratch;
+  int64_t held; /* the column that b is widened from on, all of K; -1: none */
 } tile_buffers;
 
-static size_t tile_bytes(const ts_gemm *gemm) {
-  return ts_cpu_align((size_t) (gemm->tile_m * gemm->tile_k) * sizeof(float)) +
-         ts_cpu_align((size_t) (gemm->tile_k * gemm->tile_n) * sizeof(float)) +
-         ts_cpu_align((size_t) (gemm->tile_m * gemm->tile_n) * sizeof(float)) + ts_cpu_align(gemm->scratch);
+static tile_buffers tile_buffers_of(const ts_gemm *gemm, void *workspace, int thread, size_t *bytes) {
+  bool widened = is_widened(&gemm->spec);
+  size_t a = widened ? ts_cpu_align((size_t) (gemm->tile_m * gemm->tile_k) * sizeof(float)) : 0;
+  size_t b = widened ? ts_cpu_align((size_t) (gemm->tile_k * gemm->tile_n) * sizeof(float)) : 0;
+  size_t c = gemm->spec.out != TS_F32 ? ts_cpu_align((size_t) (gemm->tile_m * gemm->tile_n) * sizeof(float)) : 0;
+  char *at = (char *) workspace + (size_t) thread * (a + b + c);
+  *bytes = a + b + c;
+  return (tile_buffers){(float *) at, (float *) (at + a), (float *) (at + a + b), -1};
 }
 
-static tile_buffers tile_buffers_of(const ts_gemm *gemm, void *workspace, int thread) {
-  char *at = (char *) workspace + (size_t) thread * tile_bytes(gemm);
-  tile_buffers result = {.a = (float *) at};
-  at += ts_cpu_align((size_t) (gemm->tile_m * gemm->tile_k) * sizeof(float));
-  result.b = (float *) at;
-  at += ts_cpu_align((size_t) (gemm->tile_k * gemm->tile_n) * sizeof(float));
-  result.c = (float *) at;
-  at += ts_cpu_align((size_t) (gemm->tile_m * gemm->tile_n) * sizeof(float));
-  result.scratch = at;
-  return result;
-}
+/* What a product is called with. */
+typedef struct arguments {
+  const void *a, *b, *bias, *prior;
+  void *c;
+  float beta;
+} arguments;
 
-static void run_tile(ts_gemm *gemm, const tile_buffers *buffer, int64_t i, int64_t j, const void *a, const void *b) {
-  const ts_gemm_spec *s = &gemm->spec;
-  int thread = omp_get_thread_num();
-  for (int64_t k = 0; k < s->k; k += gemm->tile_k) {
-    if (s->transpose_a) {
-      load_tile(buffer->a, gemm->tile_k, gemm->tile_m, a, s->in, s->lda, k, i, s->k, s->m);
-    } else {
-      load_tile(buffer->a, gemm->tile_m, gemm->tile_k, a, s->in, s->lda, i, k, s->m, s->k);
-    }
-    if (s->transpose_b) {
-      load_tile(buffer->b, gemm->tile_n, gemm->tile_k, b, s->in, s->ldb, j, k, s->n, s->k);
-    } else {
-      load_tile(buffer->b, gemm->tile_k, gemm->tile_n, b, s->in, s->ldb, k, j, s->k, s->n);
-    }
-    ts_product *product = k == 0 ? gemm->set_tile[thread] : gemm->add_tile[thread];
-    ts_product_run(product, buffer->a, buffer->b, buffer->c, NULL, NULL, buffer->scratch);
+/* A tile: rows from i, columns from j on. */
+typedef struct tile {
+  int64_t i, j, m, n;
+} tile;
+
+/* y = acc + bias + beta prior in a tile, row by row. */
+static void finish_tile(const ts_gemm_spec *s, const arguments *x, const tile *t, const float *acc, int64_t ld,
+                        const void *bias, const void *prior) {
+  const ts_cpu_loops *loops = ts_cpu_loops_best();
+  const void *added = bias == NULL ? NULL : (const char *) bias + (size_t) t->j * element(s->in);
+  for (int64_t i = 0; i < t->m; ++i) {
+    size_t at = (size_t) ((t->i + i) * s->ldc + t->j) * element(s->out);
+    loops->finish((char *) x->c + at, s->out, acc == NULL ? NULL : acc + i * ld, added, s->in,
+                  prior == NULL ? NULL : (const char *) prior + at, x->beta, t->n);
   }
 }
 
-static void multiply_tiles(ts_gemm *gemm, const void *a, const void *b, void *c, const void *bias, const void *prior,
-                           float beta, void *workspace) {
+static void run_tile(const ts_gemm *gemm, const arguments *x, const tile *t, tile_buffers *buffer) {
   const ts_gemm_spec *s = &gemm->spec;
-  const ts_cpu_loops *loops = ts_cpu_loops_best();
-  int64_t tiles_m = (s->m + gemm->tile_m - 1) / gemm->tile_m, tiles_n = (s->n + gemm->tile_n - 1) / gemm->tile_n;
-#pragma omp parallel for schedule(static) num_threads(s->threads)
-  for (int64_t tile = 0; tile < tiles_m * tiles_n; ++tile) {
-    tile_buffers buffer = tile_buffers_of(gemm, workspace, omp_get_thread_num());
-    int64_t i = tile / tiles_n * gemm->tile_m, j = tile % tiles_n * gemm->tile_n;
-    run_tile(gemm, &buffer, i, j, a, b);
-    for (int64_t row = i; row < min(i + gemm->tile_m, s->m); ++row) {
-      size_t at = (size_t) (row * s->ldc + j) * element(s->out);
-      loops->finish((char *) c + at, s->out, buffer.c + (row - i) * gemm->tile_n,
-                    bias == NULL ? NULL : (const char *) bias + (size_t) j * element(s->in), s->in,
-                    prior == NULL ? NULL : (const char *) prior + at, beta, min(gemm->tile_n, s->n - j));
+  bool narrow = s->out != TS_F32, adds = !narrow && x->prior != NULL, held = buffer->held == t->j;
+  float *c = narrow ? buffer->c : (float *) x->c + t->i * s->ldc + t->j;
+  ts_sgemm g = {.m = t->m,
+                .n = t->n,
+                .ldc = narrow ? t->n : s->ldc,
+                .transpose_a = s->transpose_a,
+                .transpose_b = s->transpose_b};
+  if (adds && (x->prior != x->c || x->beta != 1.0f)) {
+    finish_tile(s, x, t, NULL, 0, NULL, x->prior);
+  }
+  for (int64_t k = 0; k < s->k; k += gemm->tile_k) {
+    g.k = min(gemm->tile_k, s->k - k);
+    operand a = s->transpose_a ? part_of(s, x->a, s->lda, k, t->i, g.k, t->m, buffer->a, false)
+                               : part_of(s, x->a, s->lda, t->i, k, t->m, g.k, buffer->a, false);
+    operand b = s->transpose_b ? part_of(s, x->b, s->ldb, t->j, k, t->n, g.k, buffer->b, held)
+                               : part_of(s, x->b, s->ldb, k, t->j, g.k, t->n, buffer->b, held);
+    g.lda = a.ld;
+    g.ldb = b.ld;
+    g.adds = adds || k > 0;
+    ts_sgemm_run(&g, a.data, b.data, c);
+  }
+  buffer->held = s->k <= gemm->tile_k ? t->j : -1;
+  if (narrow || x->bias != NULL) {
+    finish_tile(s, x, t, c, g.ldc, x->bias, narrow ? x->prior : NULL);
+  }
+}
+
+static void multiply_tiles(const ts_gemm *gemm, const arguments *x, void *workspace) {
+  const ts_gemm_spec *s = &gemm->spec;
+  int64_t tiles = count_tiles(gemm), down = (s->m + gemm->tile_m - 1) / gemm->tile_m;
+  int threads = (int) min(s->threads, tiles);
+#pragma omp parallel num_threads(threads)
+  {
+    size_t bytes;
+    tile_buffers buffer = tile_buffers_of(gemm, workspace, omp_get_thread_num(), &bytes);
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < tiles; ++i) {
+      tile t = {.i = i % down * gemm->tile_m, .j = i / down * gemm->tile_n};
+      t.m = min(gemm->tile_m, s->m - t.i);
+      t.n = min(gemm->tile_n, s->n - t.j);
+      run_tile(gemm, x, &t, &buffer);
     }
   }
 }
@@ -283,8 +320,9 @@ ts_gemm *ts_gemm_create(const ts_gemm_spec *spec) {
   if (ts_onednn_tiles(&whole) || !make_chain(gemm)) {
     destroy_chain(gemm);
     gemm->scratch = 0;
-    make_tiles(gemm);
-    gemm->workspace = (size_t) s->threads * tile_bytes(gemm);
+    cut_tiles(gemm);
+    tile_buffers_of(gemm, NULL, 0, &gemm->workspace);
+    gemm->workspace *= (size_t) s->threads;
   } else {
     size_t accumulator = gemm->wide ? ts_cpu_align((size_t) (s->m * s->n) * sizeof(float)) : 0;
     gemm->workspace = accumulator + ts_cpu_align(gemm->scratch);
@@ -297,12 +335,6 @@ void ts_gemm_destroy(ts_gemm **gemm) {
     return;
   }
   destroy_chain(*gemm);
-  for (int thread = 0; (*gemm)->tile_m > 0 && thread < (*gemm)->spec.threads; ++thread) {
-    ts_product_destroy(&(*gemm)->set_tile[thread]);
-    ts_product_destroy(&(*gemm)->add_tile[thread]);
-  }
-  ts_free((*gemm)->set_tile);
-  ts_free((*gemm)->add_tile);
   ts_free(*gemm);
   *gemm = NULL;
 }
@@ -325,7 +357,8 @@ void ts_gemm_run(ts_gemm *gemm, const void *a, const void *b, void *c, const voi
     return;
   }
   if (gemm->tile_m > 0) {
-    multiply_tiles(gemm, a, b, c, bias, prior, beta, workspace);
+    const arguments x = {.a = a, .b = b, .bias = bias, .prior = prior, .c = c, .beta = beta};
+    multiply_tiles(gemm, &x, workspace);
     return;
   }
   if (gemm->wide) {

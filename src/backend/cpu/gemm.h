@@ -6,8 +6,8 @@
  *  - direct: one oneDNN primitive (onednn.h), or a chain of them over fixed blocks of a long K;
  *  - wide:   the same into an fp32 buffer in the workspace, finished into the output, where a chain would round its
  *            partial sums or oneDNN has no such output type;
- *  - tiles:  fixed tiles, each by one thread, operands widened to fp32 tile by tile (fp16, and processors without
- *            AVX-512).
+ *  - tiles:  fixed tiles of the result, each by one thread, with oneDNN's plain fp32 product on the operands where they
+ *            lie, or on what is widened of them (fp16, and bf16 where processors have no instructions for it).
  *
  * Nothing here is collective.
  */

@@ -76,9 +76,9 @@ static bool is_dense(const ts_product_spec *spec) {
 }
 
 /* The plain GEMM, below, sums slices of a short K in parallel when threads outnumber the blocks of a small result; from
- * this size on, with K < 2048, 1 to 192 threads gave the same bits. */
+ * this size on, with K < 2048, 1 to 192 threads gave the same bits.  128 x 513 does not. */
 static bool is_large(const ts_product_spec *spec) {
-  return spec->m * spec->n >= 256 * 256;
+  return spec->m >= 256 && spec->n >= 256;
 }
 
 /* oneDNN's first choice copies a transposed matrix a before use; its second, the plain GEMM, does not and is up to 1.4
@@ -199,6 +199,15 @@ void ts_product_run(ts_product *product, const void *a, const void *b, void *c, 
   }
 }
 
+void ts_sgemm_run(const ts_sgemm *g, const float *a, const float *b, float *c) {
+  int before = omp_in_parallel() ? 1 : set_threads(1);
+  CHECK(dnnl_sgemm(g->transpose_a ? 'T' : 'N', g->transpose_b ? 'T' : 'N', g->m, g->n, g->k, 1.0f, a, g->lda, b, g->ldb,
+                   g->adds ? 1.0f : 0.0f, c, g->ldc));
+  if (before != 1) {
+    set_threads(before);
+  }
+}
+
 static bool has_isa(dnnl_cpu_isa_t needed) {
   return (dnnl_get_effective_cpu_isa() & needed) == needed;
 }
@@ -207,13 +216,19 @@ bool ts_onednn_has_bf16(void) {
   return has_isa(dnnl_cpu_isa_avx512_core_bf16);
 }
 
+/* Where no matrix is turned oneDNN reads b where it lies, a few columns at a time: of many long rows each is on a page of
+ * its own, and they meet in the same sets of the caches. */
+static bool reads_far(const ts_product_spec *spec) {
+  return !spec->transpose_a && !spec->transpose_b && spec->k * spec->n >= (int64_t) 1 << 20;
+}
+
 bool ts_onednn_tiles(const ts_product_spec *spec) {
-  if (spec->in == TS_F16) {
-    return true;
-  }
-  bool fast = spec->in == TS_BF16 ? ts_onednn_has_bf16() : has_isa(dnnl_cpu_isa_avx512_core);
   bool safe = is_dense(spec) || (is_large(spec) && (DNNL_VERSION_MAJOR < 3 || spec->in != TS_BF16));
-  return !fast || !safe;
+  switch (spec->in) {
+    case TS_F32: return !has_isa(dnnl_cpu_isa_avx512_core) || !safe || reads_far(spec);
+    case TS_BF16: return !ts_onednn_has_bf16() || !safe;
+    default: return true;
+  }
 }
 
 int64_t ts_onednn_split_k(const ts_product_spec *spec) {

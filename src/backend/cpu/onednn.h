@@ -1,9 +1,10 @@
 /** \file
- * One matrix product of fixed shape as a oneDNN matmul primitive: made once, executed with pointers only.
+ * One matrix product of fixed shape as a oneDNN matmul primitive: made once, executed with pointers only.  And the
+ * plain fp32 product, by one thread.
  *
- * The scratchpad is the caller's.  oneDNN's sums are a function of shape and instruction set alone for the products
- * this file accepts on AVX-512 (ts_onednn_split_k says where K must be cut for that); below AVX-512 they depend on the
- * number of threads, so callers use one thread and fixed tiles there (ts_onednn_tiles).
+ * The scratchpad of a primitive is the caller's.  Its sums are a function of shape and instruction set alone where
+ * ts_onednn_tiles is false (ts_onednn_split_k says where K must be cut for that); elsewhere callers use one thread and
+ * fixed tiles.
  *
  * Nothing here is collective.
  */
@@ -53,10 +54,22 @@ size_t ts_product_scratch(const ts_product *product);
 void ts_product_run(ts_product *product, const void *a, const void *b, void *c, const void *bias, const void *prior,
                     void *scratch);
 
-/** True where a product must be computed in fixed tiles by single threads.  Without AVX-512 (for bf16: AVX512_BF16)
- * oneDNN has no bf16 product or emulates it, and its sums depend on the number of threads; so do those of small
- * products whose rows are not dense, and in oneDNN 3 of all such bf16 products.  Of fp16 oneDNN has none, or none
- * without AVX512_FP16.  The addend and threads are not read.
+/** c [m][n] = a [m][k] b [k][n], or added to c: oneDNN's plain fp32 product, leading dimensions as above. */
+typedef struct ts_sgemm {
+  int64_t m, n, k;
+  int64_t lda, ldb, ldc;
+  bool transpose_a, transpose_b, adds;
+} ts_sgemm;
+
+/** Execute by the calling thread alone, synchronously: then bits depend on the shape and the instruction set, on any of
+ * them.  c overlaps no operand.  Memory into which operands are copied is oneDNN's own. Not collective. */
+void ts_sgemm_run(const ts_sgemm *product, const float *a, const float *b, float *c);
+
+/** True where a product is made in fixed tiles by single threads (ts_sgemm_run).  In fp32 that is quicker where no
+ * matrix is turned and b is large; without AVX-512, and where rows are not dense and the result is small, sums of
+ * oneDNN's primitives depend on the number of threads.  Of bf16 it has none, or emulates them, without AVX512_BF16; sums
+ * of those whose rows are not dense depend on threads likewise, and in oneDNN 3 all of them.  Of fp16 it has none, or
+ * none without AVX512_FP16.  The addend and threads are not read.
  * Not collective. */
 bool ts_onednn_tiles(const ts_product_spec *spec);
 
