@@ -155,7 +155,7 @@ static void long_k(ts_dtype in, ts_dtype out) {
   check(&blocks);
 }
 
-/* fp32: a sum that oneDNN would divide among 16 threads; then b so large that tiles are made of the result, several down
+/* fp32: a sum that oneDNN would divide among 16 threads; then b so large that the result is made in tiles, several down
  * and across, begun with a prior, and finished with a bias. */
 static void large(void) {
   const product divided = {128, 513, 1900, true, false, false, TS_F32, TS_F32, NO_PRIOR, 1};

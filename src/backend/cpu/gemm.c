@@ -8,8 +8,8 @@
 #include <omp.h>
 #include <string.h>
 
-/* Largest tile, and how many tiles there are at least where those are no smaller than the least one; of what is widened,
- * K is done in blocks, so that a thread's copies fit into its caches for the most part. */
+/* The largest tile, and how many tiles there are at least where those are no smaller than LEAST_M; of what is widened,
+ * K is done in blocks, so that a thread's copies stay in its caches for the most part. */
 enum { TILE_M = 1024, TILE_N = 384, LEAST_M = 128, TILES = 16, TILE_K = 1024 };
 
 struct ts_gemm {
@@ -156,8 +156,8 @@ typedef struct operand {
   int64_t ld;
 } operand;
 
-static operand part_of(const ts_gemm_spec *s, const void *x, int64_t ld, int64_t row, int64_t column, int64_t rows,
-                       int64_t columns, float *buffer, bool held) {
+static operand operand_part(const ts_gemm_spec *s, const void *x, int64_t ld, int64_t row, int64_t column, int64_t rows,
+                            int64_t columns, float *buffer, bool held) {
   int64_t at = row * ld + column;
   if (!is_widened(s)) {
     return (operand){(const float *) x + at, ld};
@@ -222,10 +222,10 @@ static void run_tile(const ts_gemm *gemm, const arguments *x, const tile *t, til
   }
   for (int64_t k = 0; k < s->k; k += gemm->tile_k) {
     g.k = min(gemm->tile_k, s->k - k);
-    operand a = s->transpose_a ? part_of(s, x->a, s->lda, k, t->i, g.k, t->m, buffer->a, false)
-                               : part_of(s, x->a, s->lda, t->i, k, t->m, g.k, buffer->a, false);
-    operand b = s->transpose_b ? part_of(s, x->b, s->ldb, t->j, k, t->n, g.k, buffer->b, held)
-                               : part_of(s, x->b, s->ldb, k, t->j, g.k, t->n, buffer->b, held);
+    operand a = s->transpose_a ? operand_part(s, x->a, s->lda, k, t->i, g.k, t->m, buffer->a, false)
+                               : operand_part(s, x->a, s->lda, t->i, k, t->m, g.k, buffer->a, false);
+    operand b = s->transpose_b ? operand_part(s, x->b, s->ldb, t->j, k, t->n, g.k, buffer->b, held)
+                               : operand_part(s, x->b, s->ldb, k, t->j, g.k, t->n, buffer->b, held);
     g.lda = a.ld;
     g.ldb = b.ld;
     g.adds = adds || k > 0;

@@ -61,16 +61,15 @@ typedef struct ts_sgemm {
   bool transpose_a, transpose_b, adds;
 } ts_sgemm;
 
-/** Execute by the calling thread alone, synchronously: then bits depend on the shape and the instruction set, on any of
- * them.  c overlaps no operand.  Memory into which operands are copied is oneDNN's own. Not collective. */
+/** Execute by the calling thread alone, synchronously, in a parallel region or not: bits depend on the shape and the
+ * instruction set.  c overlaps no operand.  Memory into which operands are copied is oneDNN's. Not collective. */
 void ts_sgemm_run(const ts_sgemm *product, const float *a, const float *b, float *c);
 
 /** True where a product is made in fixed tiles by single threads (ts_sgemm_run).  In fp32 that is quicker where no
  * matrix is turned and b is large; without AVX-512, and where rows are not dense and the result is small, sums of
- * oneDNN's primitives depend on the number of threads.  Of bf16 it has none, or emulates them, without AVX512_BF16; sums
- * of those whose rows are not dense depend on threads likewise, and in oneDNN 3 all of them.  Of fp16 it has none, or
- * none without AVX512_FP16.  The addend and threads are not read.
- * Not collective. */
+ * oneDNN's primitives depend on the number of threads.  Of bf16 it has none, or emulates them, without AVX512_BF16;
+ * sums of those whose rows are not dense depend on threads likewise, and in oneDNN 3 all of them.  Of fp16 it has none,
+ * or none without AVX512_FP16.  The addend and threads are not read. Not collective. */
 bool ts_onednn_tiles(const ts_product_spec *spec);
 
 /** The length of the blocks K is cut into so that the sums do not depend on the number of threads; K itself where no
