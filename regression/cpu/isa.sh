@@ -8,7 +8,8 @@ for setting in ONEDNN_MAX_CPU_ISA=AVX512_CORE ONEDNN_MAX_CPU_ISA=AVX2 TESSERA_IS
   case ${TEST_ISA_ALL:+all}$setting in
     *AVX512_CORE) [ -n "${TEST_ISA_ALL:-}" ] || continue ;; # of oneDNN's choices one is enough
     ONEDNN*) tests=matmul ;;
-    TESSERA_ISA=*) tests="head attention" ;; # attention has no product of oneDNN, matmul little else
+    TESSERA_ISA=v3) tests="attention" ;; # it has the products of kernels, head the loops
+    TESSERA_ISA=generic) tests="head" ;;
   esac
   for test in $tests; do
     results=$((results + 1))

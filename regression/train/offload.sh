@@ -129,7 +129,7 @@ test_budget() {
   train 1 tight $large --set zero_optimization.offload_optimizer.device=auto --set run.memory_limit=5MB
   ok "nowhere to go" said 2 'the smallest limit that works with this deck; .*nvme_path'
   uneven="$fitted --set pipeline.stages=2 --set pipeline.units=[1,3] --set gradient_accumulation_steps=2"
-  for limit in 70MB 80MB 90MB 110MB; do
+  for limit in 70MB ${TEST_OFFLOAD_ALL:+80MB} 90MB 110MB; do
     timeout -k 5 60 $mpiexec -n 2 "$tessera" train tiny.cfg $uneven --set run.directory=uneven --set run.steps=2 \
       --set run.memory_limit=\"$limit\" > "$scratch/out" 2> "$scratch/err" < /dev/null
     status=$?
