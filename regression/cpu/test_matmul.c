@@ -64,7 +64,7 @@ static double tolerance(const product *p, double exact, double size, double prio
 /* Of large products some rows. */
 static bool close_to_reference(const product *p, const run_case *c, const run_tensor *prior) {
   int64_t step = p->m * p->n * p->k > 1 << 24 ? 13 : 1;
-  for (int64_t i = 0; i < p->m; i += step) {
+  for (int64_t i = (p->m - 1) % step; i < p->m; i += step) {
     for (int64_t j = 0; j < p->n; ++j) {
       double size, exact = reference(p, c, prior, i, j, &size), got = run_get(&c->out[0], i * p->n + j);
       if (!(fabs(got - exact) <= tolerance(p, exact, size, run_get(prior, i * p->n + j)))) {
@@ -157,7 +157,7 @@ static void priors(ts_dtype in, ts_dtype out) {
 
 /* Weight gradients: K long enough that oneDNN would sum slices of it in parallel, and 600 rows: several tiles. */
 static void long_k(ts_dtype in, ts_dtype out) {
-  static const int64_t size[][3] = {{64, 64, 4096}, {17, 33, 3000}, {129, 65, 2048}, {1, 5, 2500}, {260, 255, 1900}};
+  static const int64_t size[][3] = {{64, 64, 4096}, {17, 33, 3000}, {129, 65, 2048}, {1, 5, 2500}, {260, 300, 1900}};
   for (size_t i = 0; i < sizeof size / sizeof *size; ++i) {
     product p = {size[i][0], size[i][1], size[i][2], true, false, false, in, out, i == 1 ? SAME : NO_PRIOR, 1};
     check(&p);

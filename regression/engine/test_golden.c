@@ -561,14 +561,14 @@ static void test_documents(const grid *on, stages of) {
   }
 }
 
-/* On the stand-in every eleventh golden takes turns (a GPU does all in seconds, regression/gpu): of those that replicas
+/* On the stand-in every seventh golden takes turns (a GPU does all in seconds, regression/gpu): of those that replicas
  * can share a third each is for replicas, tp and sp, of the others a half each for sp and tp; TEST_GOLDEN_ALL is for
  * all.  turn counts both kinds. */
 static bool is_in_turn(const grid *on, const golden *g, int turn[2]) {
   int kind = on->tp > 1 ? 1 : on->sp > 1 ? 2 : 0;
   bool shared = g->micro_batch % ts_world_size(on->world) == 0;
   int number = shared ? turn[0]++ : turn[1]++, mine = shared ? number % 3 : 2 - number % 2;
-  bool some = (shared ? number / 3 : number / 2) % 11 == 0;
+  bool some = (shared ? number / 3 : number / 2) % 7 == 0;
   return !is_stand_in || wants_all() || (mine == kind && some);
 }
 

@@ -1,6 +1,7 @@
 #include "engine/peak.h"
 
 #include "backend/backend.h"
+#include "backend/cpu/gemm.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/random.h"
@@ -99,11 +100,9 @@ double ts_product_flops(const ts_backend *backend, int64_t n, ts_dtype dtype, in
   return best;
 }
 
-/* Where products are cut in tiles (backend/cpu/gemm.c), these are dealt evenly: the part of the threads that has work
- * all the time. */
+/* Where products are cut in tiles, these are dealt evenly: the part of the threads that has work all the time. */
 static double busy_part(int64_t n, int threads) {
-  enum { TILE = 256 };
-  int64_t tiles = (n / TILE) * (n / TILE), rounds = (tiles + threads - 1) / threads;
+  int64_t tiles = ts_gemm_tiles(n, n), rounds = (tiles + threads - 1) / threads;
   return (double) tiles / (double) (rounds * threads);
 }
 

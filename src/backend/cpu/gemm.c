@@ -8,9 +8,13 @@
 #include <omp.h>
 #include <string.h>
 
-/* The largest tile, and how many tiles there are at least where those are no smaller than LEAST_M; of what is widened,
- * K is done in blocks, so that a thread's copies stay in its caches for the most part. */
-enum { TILE_M = 1024, TILE_N = 384, LEAST_M = 128, TILES = 16, TILE_K = 1024 };
+/* The largest tile; how many tiles there are at least, as far as LEAST_M rows or LEAST_N columns are left; of what is
+ * widened, K is done in blocks, so that a thread's copies stay in its caches for the most part. */
+enum { TILE_M = 1024, TILE_N = 384, LEAST_M = 128, LEAST_N = 192, TILES = 16, TILE_K = 1024 };
+
+typedef struct cut {
+  int64_t m, n, down, across; /* of a tile; tiles */
+} cut;
 
 struct ts_gemm {
   ts_gemm_spec spec;
@@ -18,7 +22,8 @@ struct ts_gemm {
   bool wide;     /* the products write an fp32 accumulator in the workspace */
   int64_t block; /* K is done in blocks of so many, the last one shorter */
   ts_product *first[TS_N_ADDENDS], *middle, *last;
-  int64_t tile_m, tile_n, tile_k; /* all 0: not in tiles */
+  cut tile; /* all 0: not in tiles */
+  int64_t tile_k;
   size_t scratch, workspace;
 };
 
@@ -124,21 +129,27 @@ static int64_t equal_pieces(int64_t n, int64_t most) {
   return min(n, ((n + pieces - 1) / pieces + 15) / 16 * 16);
 }
 
-static int64_t count_tiles(const ts_gemm *gemm) {
-  const ts_gemm_spec *s = &gemm->spec;
-  return (s->m + gemm->tile_m - 1) / gemm->tile_m * ((s->n + gemm->tile_n - 1) / gemm->tile_n);
+static cut cut_into(int64_t m, int64_t n, int64_t most_m, int64_t most_n) {
+  cut c = {.m = equal_pieces(m, most_m), .n = equal_pieces(n, most_n)};
+  c.down = (m + c.m - 1) / c.m;
+  c.across = (n + c.n - 1) / c.n;
+  return c;
 }
 
 /* By shape alone: a tile's bits may depend on what it is a tile of. */
-static void cut_tiles(ts_gemm *gemm) {
-  const ts_gemm_spec *s = &gemm->spec;
-  gemm->tile_k = is_widened(s) ? min(s->k, TILE_K) : s->k;
-  gemm->tile_n = equal_pieces(s->n, TILE_N);
-  int64_t most = TILE_M;
-  for (gemm->tile_m = equal_pieces(s->m, most); count_tiles(gemm) < TILES && most > LEAST_M;) {
-    most /= 2;
-    gemm->tile_m = equal_pieces(s->m, most);
+static cut cut_result(int64_t m, int64_t n) {
+  int64_t most_m = TILE_M, most_n = TILE_N;
+  cut c = cut_into(m, n, most_m, most_n);
+  while (c.down * c.across < TILES && (most_m > LEAST_M || most_n > LEAST_N)) {
+    *(most_m > LEAST_M ? &most_m : &most_n) /= 2;
+    c = cut_into(m, n, most_m, most_n);
   }
+  return c;
+}
+
+int64_t ts_gemm_tiles(int64_t m, int64_t n) {
+  cut c = cut_result(m, n);
+  return c.down * c.across;
 }
 
 /* Some rows of a stored matrix from an element on, in fp32 one behind another. */
@@ -174,14 +185,18 @@ typedef struct tile_buffers {
   int64_t held; /* the column that b is widened from on, all of K; -1: none */
 } tile_buffers;
 
-static tile_buffers tile_buffers_of(const ts_gemm *gemm, void *workspace, int thread, size_t *bytes) {
-  bool widened = is_widened(&gemm->spec);
-  size_t a = widened ? ts_cpu_align((size_t) (gemm->tile_m * gemm->tile_k) * sizeof(float)) : 0;
-  size_t b = widened ? ts_cpu_align((size_t) (gemm->tile_k * gemm->tile_n) * sizeof(float)) : 0;
-  size_t c = gemm->spec.out != TS_F32 ? ts_cpu_align((size_t) (gemm->tile_m * gemm->tile_n) * sizeof(float)) : 0;
-  char *at = (char *) workspace + (size_t) thread * (a + b + c);
-  *bytes = a + b + c;
-  return (tile_buffers){(float *) at, (float *) (at + a), (float *) (at + a + b), -1};
+static void count_tile_bytes(const ts_gemm *gemm, size_t bytes[3]) {
+  bool widened = is_widened(&gemm->spec), narrow = gemm->spec.out != TS_F32;
+  bytes[0] = widened ? ts_cpu_align((size_t) (gemm->tile.m * gemm->tile_k) * sizeof(float)) : 0;
+  bytes[1] = widened ? ts_cpu_align((size_t) (gemm->tile_k * gemm->tile.n) * sizeof(float)) : 0;
+  bytes[2] = narrow ? ts_cpu_align((size_t) (gemm->tile.m * gemm->tile.n) * sizeof(float)) : 0;
+}
+
+static tile_buffers tile_buffers_of(const ts_gemm *gemm, void *workspace, int thread) {
+  size_t bytes[3];
+  count_tile_bytes(gemm, bytes);
+  char *at = (char *) workspace + (size_t) thread * (bytes[0] + bytes[1] + bytes[2]);
+  return (tile_buffers){(float *) at, (float *) (at + bytes[0]), (float *) (at + bytes[0] + bytes[1]), -1};
 }
 
 /* What a product is called with. */
@@ -237,19 +252,24 @@ static void run_tile(const ts_gemm *gemm, const arguments *x, const tile *t, til
   }
 }
 
+static int64_t threads_of_tiles(const ts_gemm *gemm) {
+  return min(gemm->spec.threads, gemm->tile.down * gemm->tile.across);
+}
+
 static void multiply_tiles(const ts_gemm *gemm, const arguments *x, void *workspace) {
   const ts_gemm_spec *s = &gemm->spec;
-  int64_t tiles = count_tiles(gemm), down = (s->m + gemm->tile_m - 1) / gemm->tile_m;
-  int threads = (int) min(s->threads, tiles);
-#pragma omp parallel num_threads(threads)
+  const cut *c = &gemm->tile;
+#pragma omp parallel num_threads(threads_of_tiles(gemm))
   {
-    size_t bytes;
-    tile_buffers buffer = tile_buffers_of(gemm, workspace, omp_get_thread_num(), &bytes);
+    tile_buffers buffer = {0};
+    if (gemm->workspace > 0) {
+      buffer = tile_buffers_of(gemm, workspace, omp_get_thread_num());
+    }
 #pragma omp for schedule(static)
-    for (int64_t i = 0; i < tiles; ++i) {
-      tile t = {.i = i % down * gemm->tile_m, .j = i / down * gemm->tile_n};
-      t.m = min(gemm->tile_m, s->m - t.i);
-      t.n = min(gemm->tile_n, s->n - t.j);
+    for (int64_t i = 0; i < c->down * c->across; ++i) {
+      tile t = {.i = i % c->down * c->m, .j = i / c->down * c->n};
+      t.m = min(c->m, s->m - t.i);
+      t.n = min(c->n, s->n - t.j);
       run_tile(gemm, x, &t, &buffer);
     }
   }
@@ -320,9 +340,11 @@ ts_gemm *ts_gemm_create(const ts_gemm_spec *spec) {
   if (ts_onednn_tiles(&whole) || !make_chain(gemm)) {
     destroy_chain(gemm);
     gemm->scratch = 0;
-    cut_tiles(gemm);
-    tile_buffers_of(gemm, NULL, 0, &gemm->workspace);
-    gemm->workspace *= (size_t) s->threads;
+    size_t bytes[3];
+    gemm->tile = cut_result(s->m, s->n);
+    gemm->tile_k = is_widened(s) ? min(s->k, TILE_K) : s->k;
+    count_tile_bytes(gemm, bytes);
+    gemm->workspace = (size_t) threads_of_tiles(gemm) * (bytes[0] + bytes[1] + bytes[2]);
   } else {
     size_t accumulator = gemm->wide ? ts_cpu_align((size_t) (s->m * s->n) * sizeof(float)) : 0;
     gemm->workspace = accumulator + ts_cpu_align(gemm->scratch);
@@ -356,7 +378,7 @@ void ts_gemm_run(ts_gemm *gemm, const void *a, const void *b, void *c, const voi
     multiply_vector(s, a, b, c, bias, prior, beta, workspace);
     return;
   }
-  if (gemm->tile_m > 0) {
+  if (gemm->tile.m > 0) {
     const arguments x = {.a = a, .b = b, .bias = bias, .prior = prior, .c = c, .beta = beta};
     multiply_tiles(gemm, &x, workspace);
     return;

@@ -40,6 +40,10 @@ ts_gemm *ts_gemm_create(const ts_gemm_spec *spec);
 /** Free and set to NULL; NULL is allowed. Not collective. */
 void ts_gemm_destroy(ts_gemm **gemm);
 
+/** Of a result of so many rows and columns that is made in tiles, their number: as many threads can be busy. Not
+ * collective. */
+int64_t ts_gemm_tiles(int64_t m, int64_t n);
+
 /** Bytes of workspace of ts_gemm_run. Not collective. */
 size_t ts_gemm_workspace(const ts_gemm *gemm);
 

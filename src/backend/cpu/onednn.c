@@ -76,7 +76,8 @@ static bool is_dense(const ts_product_spec *spec) {
 }
 
 /* The plain GEMM, below, sums slices of a short K in parallel when threads outnumber the blocks of a small result; from
- * this size on, with K < 2048, 1 to 192 threads gave the same bits.  128 x 513 does not. */
+ * this size on, with K < 2048, 1 to 192 threads gave the same bits.  128 x 513 does not; nor, in fp32 and at any size,
+ * what does not turn a: there one thread may take another way than two. */
 static bool is_large(const ts_product_spec *spec) {
   return spec->m >= 256 && spec->n >= 256;
 }
@@ -223,10 +224,15 @@ static bool reads_far(const ts_product_spec *spec) {
 }
 
 bool ts_onednn_tiles(const ts_product_spec *spec) {
-  bool safe = is_dense(spec) || (is_large(spec) && (DNNL_VERSION_MAJOR < 3 || spec->in != TS_BF16));
   switch (spec->in) {
-    case TS_F32: return !has_isa(dnnl_cpu_isa_avx512_core) || !safe || reads_far(spec);
-    case TS_BF16: return !ts_onednn_has_bf16() || !safe;
+    case TS_F32: {
+      bool safe = is_dense(spec) || (is_large(spec) && spec->transpose_a);
+      return !has_isa(dnnl_cpu_isa_avx512_core) || !safe || reads_far(spec);
+    }
+    case TS_BF16: {
+      bool safe = is_dense(spec) || (is_large(spec) && DNNL_VERSION_MAJOR < 3);
+      return !ts_onednn_has_bf16() || !safe;
+    }
     default: return true;
   }
 }

@@ -1,5 +1,8 @@
-"""The shapes of benchmarks/gpu in PyTorch: torch.compile, scaled_dot_product_attention, fused AdamW on fp32 master weights,
-bf16 autocast.  Usage: python3 gpu_peer.py MODEL STEPS.  Development only; prints one line a model."""
+"""The shapes of benchmarks/gpu and benchmarks/cpu in PyTorch: torch.compile, scaled_dot_product_attention, fused AdamW on
+fp32 master weights, bf16 autocast.  Usage: python3 peer.py MODEL STEPS [cpu] [fp32] [eager].  Development only; prints one
+line a model."""
+import contextlib
+import os
 import sys
 import time
 
@@ -9,6 +12,7 @@ import torch.nn.functional as F
 
 # name: (family, vocabulary, width, inner, blocks, heads, kv heads, micro-batch, length)
 SHAPES = {
+    "gpt2_124m_short": ("gpt2", 50257, 768, 3072, 12, 12, 12, 4, 256),
     "gpt2_124m": ("gpt2", 50304, 768, 3072, 12, 12, 12, 64, 1024),
     "gpt2_1558m": ("gpt2", 50304, 1600, 6400, 48, 25, 25, 16, 1024),
     "llama_1b": ("llama", 32000, 2048, 5632, 22, 32, 4, 8, 4096),
@@ -86,36 +90,43 @@ class Model(nn.Module):
 
 
 def main():
-    name, steps = sys.argv[1], int(sys.argv[2])
+    name, steps, words = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
     family, vocabulary, width, inner, blocks, heads, kv, batch, length = SHAPES[name]
+    device = "cpu" if "cpu" in words else "cuda"
     torch.manual_seed(1)
-    torch.set_float32_matmul_precision("high")
-    model = Model(family, vocabulary, width, inner, blocks, heads, kv, length).cuda()
+    if device == "cpu":
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
+    else:
+        torch.set_float32_matmul_precision("high")
+    synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
+    model = Model(family, vocabulary, width, inner, blocks, heads, kv, length).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
-    compiled = torch.compile(model)
-    tokens = torch.randint(0, vocabulary, (batch, length + 1), device="cuda")
+    forward = model if "eager" in words else torch.compile(model)
+    tokens = torch.randint(0, vocabulary, (batch, length + 1), device=device)
     ids, labels = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    cast = contextlib.nullcontext() if "fp32" in words else torch.autocast(device, dtype=torch.bfloat16)
     seconds = []
     for step in range(3 + steps):
-        torch.cuda.synchronize()
+        synchronize()
         start = time.perf_counter()
-        with torch.autocast("cuda", dtype=torch.bfloat16):
-            loss = compiled(ids, labels)
+        with cast:
+            loss = forward(ids, labels)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        torch.cuda.synchronize()
+        synchronize()
         if step >= 3:
             seconds.append(time.perf_counter() - start)
     median = sorted(seconds)[len(seconds) // 2]
     c = width // heads * kv
     n = blocks * (2 * width * width + 2 * width * c + (2 if family == "gpt2" else 3) * width * inner) + vocabulary * width
     attention = blocks * width * length
-    rate = next((r for key, r in DATASHEET.items() if key in torch.cuda.get_device_name()), 0)
+    card = torch.cuda.get_device_name() if device == "cuda" else ""
+    rate = next((r for key, r in DATASHEET.items() if key in card), 0)
     half, full = (batch * length * (6 * n + factor * attention) for factor in (6, 12))
     mfu = f", MFU {100 * half / median / rate:.1f} % (causal half), {100 * full / median / rate:.1f} % (full)" if rate else ""
-    print(f"{name} in PyTorch {torch.__version__}: step {1e3 * median:.1f} ms, {batch * length / median:.0f} tokens/s{mfu}")
+    print(f"{' '.join([name] + words)} in PyTorch {torch.__version__}: step {1e3 * median:.1f} ms, {batch * length / median:.0f} tokens/s{mfu}")
 
 
 main()
