@@ -185,8 +185,29 @@ static void improve(search *s, int *cuts, double limit) {
   ts_partition_improve(s->pieces, cuts, cost, s);
 }
 
+/* Move a unit between neighbours as long as plans say that the rank that needs most needs less so, until it is enough:
+ * what estimates of memory leave, where workspaces are a good part of it.
+ * \return what it needs then. */
+static double refine_by_plans(search *s, ts_deck *deck, int *cuts, double enough) {
+  double need = planned_bytes(s, deck, cuts);
+  for (bool moved = true; moved && need > enough;) {
+    moved = false;
+    for (int k = 1; k < s->pieces; ++k) {
+      for (int way = -1; way <= 1; way += 2) {
+        bool may = cuts[k] + way > cuts[k - 1] && cuts[k] + way < cuts[k + 1];
+        cuts[k] += may ? way : 0;
+        double now = may ? planned_bytes(s, deck, cuts) : need;
+        moved = moved || now < need;
+        cuts[k] -= may && now >= need ? way : 0;
+        need = fmin(now, need);
+      }
+    }
+  }
+  return need;
+}
+
 /* From the fastest cut on, aiming lower by what the plan was above the limit; at last, from there again, for as little
- * as can be.  Where nothing fits the cut is the one of these that needs least. */
+ * as can be.  Where nothing fits the cut is the one of these that needs least, and its neighbours that need less. */
 static ts_status fit(search *s, ts_deck *deck, int *cuts, double memory, ts_error *err) {
   const size_t bytes = ((size_t) s->pieces + 1) * sizeof *cuts;
   int *fastest = ts_malloc(2 * bytes), *least = fastest + s->pieces + 1;
@@ -211,6 +232,7 @@ static ts_status fit(search *s, ts_deck *deck, int *cuts, double memory, ts_erro
   }
   memcpy(cuts, least, bytes);
   ts_free(fastest);
+  need = need > memory ? refine_by_plans(s, deck, cuts, memory) : need;
   char needs[32], has[32];
   return need <= memory
              ? TS_OK
@@ -239,6 +261,7 @@ static ts_status search_cuts(search *s, ts_deck *deck, int *cuts, int64_t memory
   ts_status status = TS_OK;
   if (goes_by(deck, "memory")) {
     improve(s, cuts, 0);
+    refine_by_plans(s, deck, cuts, 0);
   } else {
     status = fit(s, deck, cuts, (double) memory, err);
   }
