@@ -14,7 +14,8 @@
  * (ts_budget_least), else the cut whose slowest piece is the fastest of those found that fit.  What a rank needs is
  * estimated for a cut from the plan of the whole model on the ranks of one stage, unit by unit, with the places that
  * its stage's list of runs has; of a cut that is to fit the ranks' own plans have the last word.  Cuts are sought by
- * giving units from piece to piece as long as that makes anything better.
+ * giving units from piece to piece as long as that makes anything better; for as little memory as can be, and where
+ * nothing else fits, in the end by the ranks' own plans.
  *
  * Not collective.  The same deck, grid and target give the same cut, on a login node too; as ranks may differ in
  * threads, and so in what they plan, one decides for all (ts_cuts_take).
