@@ -104,8 +104,11 @@ void ts_memory_keep_little(void) {
 #endif
 }
 
-size_t ts_process_rss(void) {
-  return proc_value("/proc/self/status", "VmRSS");
+size_t ts_process_memory(void) {
+  enum { CODE = 32 << 20 };
+  const char *status = "/proc/self/status";
+  size_t code = proc_value(status, "RssFile");
+  return code == 0 ? 0 : proc_value(status, "RssAnon") + proc_value(status, "RssShmem") + (code > CODE ? code : CODE);
 }
 
 size_t ts_process_peak(void) {

@@ -38,9 +38,13 @@ void ts_unmap(void *pointer, size_t bytes);
  * the C library keeps what it once had, tens of megabytes.  Large allocations take longer then.  Not collective. */
 void ts_memory_keep_little(void);
 
-/** Resident bytes of this process now, and its high-water mark (VmRSS, VmHWM); 0 where /proc is absent. Not
- * collective. */
-size_t ts_process_rss(void);
+/** What this process has now, as a plan has to count it, bytes: its data and shared memory (RssAnon, RssShmem) and the
+ * pages of its program and libraries (RssFile), of those at least 32 MiB.  22 to 25 MB of them are there before a step
+ * and 27 to 31 MB once it has saved; how many the kernel reads ahead differs by 2 MB from run to run, and a limit found
+ * in one run has to work in the next.  0 where /proc is absent.  Not collective. */
+size_t ts_process_memory(void);
+
+/** The most that was resident of this process at any time (VmHWM), bytes; 0 where /proc is absent.  Not collective. */
 size_t ts_process_peak(void);
 
 /** Bytes this machine could still give to processes (MemAvailable); 0 where /proc is absent. Not collective. */

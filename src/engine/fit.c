@@ -65,7 +65,7 @@ void ts_engine_find_memory(ts_engine *e) {
   if (e->deck->run.host_memory_limit > 0 || (limited && e->backend->device == NULL)) {
     ts_memory_keep_little();
   }
-  e->resident = most_of(e, (int64_t) ts_process_rss()); /* ranks plan alike */
+  e->resident = most_of(e, (int64_t) ts_process_memory()); /* ranks plan alike */
   ts_cgroup *groups;
   int n = ts_cgroups_limited(&groups);
   group_list mine = {.n = n < MOST_GROUPS ? n : MOST_GROUPS};
