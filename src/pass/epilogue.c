@@ -20,10 +20,12 @@ typedef struct epilogue {
 /* A product whose result the fused ops can have: of 16 bits, whole vectors of 8 on either side (where rows are not, the
  * library rounds the sum first), nothing added. */
 static bool fits(const ts_graph *g, const ts_node *node) {
+  if (node->op != TS_OP_MATMUL) { /* others may have no input */
+    return false;
+  }
   const ts_tensor *y = &g->tensor[node->out[0]], *a = &g->tensor[node->in[0]];
-  return node->op == TS_OP_MATMUL && node->prior == NULL && !node->attr.matmul.transpose_a &&
-         ts_dtype_is_half(y->dtype) && a->dtype == y->dtype && y->shape.d[y->shape.n - 1] % 8 == 0 &&
-         a->shape.d[a->shape.n - 1] % 8 == 0 && ts_shape_count(&y->shape) > 0;
+  return node->prior == NULL && !node->attr.matmul.transpose_a && ts_dtype_is_half(y->dtype) && a->dtype == y->dtype &&
+         y->shape.d[y->shape.n - 1] % 8 == 0 && a->shape.d[a->shape.n - 1] % 8 == 0 && ts_shape_count(&y->shape) > 0;
 }
 
 static bool is_gelu(const ts_node *node, ts_op op) {
