@@ -19,8 +19,10 @@ int main(void) {
   const ts_backend *backend = ts_backend_cuda();
   printf("%s\n", backend->describe());
   printf("device copy %.0f GB/s (read and write)\n", 1e-9 * ts_copy_rate(backend, (size_t) 1 << 31));
+  const ts_product_shape large = {8192, 8192, 8192, false, false};
   printf("product 8192^3 bf16 %.1f TFLOP/s, fp32 %.1f TFLOP/s\n",
-         1e-12 * ts_product_flops(backend, 8192, TS_BF16, 1, 1), 1e-12 * ts_product_flops(backend, 8192, TS_F32, 1, 1));
+         1e-12 * ts_product_flops(backend, &large, TS_BF16, 1, 1, false),
+         1e-12 * ts_product_flops(backend, &large, TS_F32, 1, 1, false));
   ts_cuda_close();
   return 0;
 }

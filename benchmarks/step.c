@@ -11,8 +11,8 @@
  * on a GPU, the bytes that must move at the rate of a copy, whichever takes longer. */
 #include "base/log.h"
 #include "base/memory.h"
-#include "base/random.h"
 #include "engine/engine.h"
+#include "engine/measure.h"
 #include "engine/peak.h"
 #include "engine/workings.h"
 
@@ -41,7 +41,8 @@ static double find_peak(const ts_backend *backend, ts_dtype dtype, int threads) 
   double best = 0;
   bool device = backend->device != NULL;
   for (int i = device ? 5 : 0; i < (device ? 6 : 5); ++i) {
-    double rate = ts_product_flops(backend, sizes[i], dtype, threads, 0.5);
+    double rate = ts_product_flops(backend, &(ts_product_shape){sizes[i], sizes[i], sizes[i], false, false}, dtype,
+                                   threads, 0.5, false);
     best = rate > best ? rate : best;
   }
   return best;
@@ -167,24 +168,6 @@ static double one_step(ts_engine *engine, const ts_batch *batch, ts_step_result 
   return ts_seconds() - start;
 }
 
-/* Tokens at random, of this rank's own. */
-static ts_batch *make_batch(const ts_engine *engine, const ts_deck *deck) {
-  int64_t n = deck->data.sequence_length + 1;
-  uint64_t group = (uint64_t) ts_mesh_group_rank(ts_engine_mesh(engine), TS_AXES_BATCH);
-  ts_batch *batch =
-      ts_batch_create(deck->train_micro_batch_size_per_gpu * deck->gradient_accumulation_steps, n - 1, TS_INPUTS_ALL);
-  int32_t *tokens = ts_malloc((size_t) n * sizeof *tokens);
-  for (int64_t i = 0; i < batch->samples; ++i) {
-    for (int64_t t = 0; t < n; ++t) {
-      uint64_t number = ts_mix(group, (uint64_t) (i * n + t));
-      tokens[t] = (int32_t) (number % (uint64_t) deck->model.vocab_size);
-    }
-    ts_batch_set(batch, i, i, tokens, -1);
-  }
-  ts_free(tokens);
-  return batch;
-}
-
 typedef struct measured {
   step_times median;
   double flops, flops_full; /* of all ranks */
@@ -219,7 +202,7 @@ static measured run_steps(ts_engine *engine, ts_world *world, const ts_batch *ba
 static void measure(ts_engine *engine, ts_world *world, const ts_deck *deck, int steps, int observed, measured *m,
                     measured *of_observed, profile *p) {
   const ts_program *program = ts_engine_program(engine);
-  ts_batch *batch = make_batch(engine, deck);
+  ts_batch *batch = ts_measure_batch(engine, deck);
   bool device = program->target.backend->device != NULL; /* there the second step is recorded */
   int warm = device || deck->data.sequence_length < 16384 ? 3 : 1;
   (void) run_steps(engine, world, batch, warm);

@@ -40,6 +40,7 @@ typedef struct ts_value {
 /** Files that were read: the names that ts_value.file points to, and the text of each error.  Zero-initialise. */
 typedef struct ts_source {
   ts_strings files;
+  size_t most; /**< Bytes that the libconfig text of a file and what it includes may have; 0: as a deck. */
 } ts_source;
 
 /** Remember a file name; returns the copy, valid until ts_source_clear. Not collective. */

@@ -205,8 +205,9 @@ static ts_status scan_token(ts_scan *scan, ts_cursor *c) {
 
 static ts_status scan_file(ts_scan *scan, const char *file, const char *text, size_t length, int depth) {
   ts_cursor c = {file, text, text + length, 1, depth};
-  if (memchr(text, '\0', length) != NULL || scan->text.length + length > TS_DECK_LIMIT) {
-    return ts_error_add(scan->err, "%s: not a text file, or larger than %u bytes", file, TS_DECK_LIMIT);
+  const size_t most = scan->source->most > 0 ? scan->source->most : TS_DECK_LIMIT;
+  if (memchr(text, '\0', length) != NULL || scan->text.length + length > most) {
+    return ts_error_add(scan->err, "%s: not a text file, or larger than %zu bytes", file, most);
   }
   ts_status status = TS_OK;
   begin_line(scan, &c);

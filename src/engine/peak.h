@@ -8,9 +8,16 @@
 
 #include <stdint.h>
 
-/** FLOP/s of an n x n x n product through the backend's own kernel: the best of several runs, at least \a seconds long
- * in all and at least three. Not collective. */
-double ts_product_flops(const ts_backend *backend, int64_t n, ts_dtype dtype, int threads, double seconds);
+/** c [m][n] = a b over k; what is turned lies as its transpose in memory. */
+typedef struct ts_product_shape {
+  int64_t m, n, k;
+  bool transpose_a, transpose_b;
+} ts_product_shape;
+
+/** FLOP/s of such a product through the backend's own kernel: of several runs, at least \a seconds long in all and at
+ * least three, the best, or with \a typical the median. Not collective. */
+double ts_product_flops(const ts_backend *backend, const ts_product_shape *shape, ts_dtype dtype, int threads,
+                        double seconds, bool typical);
 
 /** FLOP/s of this process's processors in a product of 512 to 3072 rows and columns that keeps \a threads busy, in some
  * 0.05 s: what MFU is a part of, and what limits of time are made from. Not collective. */

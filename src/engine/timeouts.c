@@ -60,8 +60,10 @@ static double slowest_rate(const ts_engine *e) {
   enum { LARGE = 4096 };
   const ts_dtype dtype = ts_deck_products(e->deck);
   const int threads = ts_engine_program(e)->target.threads;
-  double mine = ts_backend_device(e->backend) != NULL ? ts_product_flops(e->backend, LARGE, dtype, threads, 0.1)
-                                                      : ts_peak_flops(threads, dtype);
+  double mine = ts_backend_device(e->backend) != NULL
+                    ? ts_product_flops(e->backend, &(ts_product_shape){LARGE, LARGE, LARGE, false, false}, dtype,
+                                       threads, 0.1, false)
+                    : ts_peak_flops(threads, dtype);
   double *all = ts_world_gather(e->world, &mine, sizeof mine), least = mine;
   for (int rank = 0; rank < ts_world_size(e->world); ++rank) {
     least = fmin(least, all[rank]);

@@ -31,12 +31,23 @@ static const ts_option plan_options[] = {
     {"--ranks", "N", "1", "number of ranks the job will have", false},
     {"--threads", "N", "0", "threads of a rank; 0: what train would use on this machine", false},
     {"--memory", "SIZE", NULL, "of a rank, such as 80GB: print how long samples may be that fit into it", false},
+    {"--machine", "FILE", NULL, "written by tessera bench: print what a step will take on it", false},
+    {"--ranks-per-node", "N", NULL,
+     "of --machine, whose times are those of so many (default: as many as were measured)", false},
     {"--schedule", "[FILE.svg]", NULL,
      "what each stage of a pipeline does in a step, in order; with a file the picture of it: stages down, time across",
      false},
     {"--layout", NULL, NULL, "which part of each parameter is on which rank, and why (tensor parallelism)", false},
     TARGET_OPTION,
     FORMAT_OPTION,
+    END_OPTION};
+
+static const ts_option bench_options[] = {
+    SET_OPTION,
+    {"-o", "FILE", "machine.cfg", "to write; one of this device that is there is added to", false},
+    {"--quick", NULL, NULL, "a few shapes and sizes and the smallest model, in some seconds: plans by it are rough",
+     false},
+    TARGET_OPTION,
     END_OPTION};
 
 static const ts_option graph_options[] = {
@@ -159,6 +170,17 @@ const ts_command ts_commands[] = {
      "other axes, and per step in all; and of each parameter its shape, the rule that decided, and which elements "
      "of which dimension each rank has.  Needs no MPI: run it on a login node.",
      plan_options, "tessera plan big.cfg --ranks 64 --set zero_optimization.stage=2", false},
+    {"bench", ts_main_bench, "[DECK]", 0, 1, "measure what this machine takes, for plan --machine",
+     "Measures products of a grid of shapes, collectives of a row of sizes, and the nodes of real steps of small "
+     "models, "
+     "in fp32 and bf16, with as many ranks as there are at work, and writes what each took to a file, where plan "
+     "--machine finds it.  To be run once for each number of ranks a node and of threads that jobs will have, on a "
+     "machine "
+     "that does nothing else; each adds to the file.  With a DECK its own nodes are measured too, by a few steps "
+     "on made-up tokens, on the grid that it asks for; if the file has been measured for as many ranks and threads, "
+     "these "
+     "alone.",
+     bench_options, "mpiexec -n 2 tessera bench -o machine.cfg", true},
     {"graph", ts_main_graph, "DECK", 1, 1, "print the graph after a pass",
      "Prints the training step as a graph: one line a node, or dot for Graphviz, or json.", graph_options,
      "tessera graph inputs/quickstart.cfg --pass autodiff --format dot | dot -Tsvg > step.svg", false},

@@ -9,6 +9,7 @@
 #include "main/plan_layout.h"
 #include "main/plan_longest.h"
 #include "main/plan_stages.h"
+#include "main/plan_time.h"
 #include "pass/recompute.h"
 #include "run/budget.h"
 #include "run/cuts.h"
@@ -19,8 +20,8 @@
 
 #include <string.h>
 
-static ts_status find_options(const ts_arguments *arguments, ts_deck *deck, ts_mesh *mesh, ts_program_options *options,
-                              ts_error *err) {
+static ts_status find_options(const ts_arguments *arguments, ts_deck *deck, ts_mesh *mesh, const ts_measured *measured,
+                              ts_program_options *options, ts_error *err) {
   int64_t threads;
   const ts_backend *backend;
   ts_status status = ts_engine_choose_target(ts_argument(arguments, "--target"), deck, &backend, err);
@@ -28,7 +29,7 @@ static ts_status find_options(const ts_arguments *arguments, ts_deck *deck, ts_m
   if (status != TS_OK) {
     return status;
   }
-  threads = threads > 0 ? threads : ts_engine_threads(deck, mesh->ranks);
+  threads = threads > 0 ? threads : measured != NULL ? measured->threads : ts_engine_threads(deck, mesh->ranks);
   *options = (ts_program_options){.deck = deck,
                                   .mesh = mesh,
                                   .target = {backend, (int) threads, ts_engine_cudnn_use(deck, backend)},
@@ -405,13 +406,39 @@ static void print_longest(const ts_program_options *options, int64_t memory, boo
   ts_text_add(to, "\n");
 }
 
-static void print_all(const ts_program_options *options, bool json, const ts_arguments *arguments, int64_t memory) {
+/* The file of --machine, and of its times those of this job; *measured is NULL without it. */
+static ts_status find_machine(const ts_arguments *arguments, int ranks, ts_machine *machine,
+                              const ts_measured **measured, ts_error *err) {
+  const char *path = ts_argument(arguments, "--machine");
+  int64_t node = 0, threads = 0;
+  *measured = NULL;
+  if (path == NULL) {
+    return ts_argument(arguments, "--ranks-per-node") != NULL
+               ? ts_error_add(err, "--ranks-per-node says which times of a --machine count, and there is none")
+               : TS_OK;
+  }
+  ts_status status = ts_argument_int(arguments, "--threads", 0, 1024, &threads, err);
+  if (status == TS_OK && ts_argument(arguments, "--ranks-per-node") != NULL) {
+    status = ts_argument_int(arguments, "--ranks-per-node", 1, 1 << 20, &node, err);
+  }
+  status = status == TS_OK ? ts_machine_read(path, machine, err) : status;
+  if (status == TS_OK) {
+    *measured = ts_plan_find_measured(machine, ranks, (int) node, (int) threads);
+  }
+  return status;
+}
+
+static void print_all(const ts_program_options *options, bool json, const ts_arguments *arguments, int64_t memory,
+                      const ts_machine *machine, const ts_measured *measured) {
   bool layout = ts_argument(arguments, "--layout") != NULL;
   ts_text text = {0};
   ts_program *program = ts_plan_largest(options);
   print_plan(options, program, json, &text);
   ts_program_destroy(&program);
   ts_plan_print_experts(options, json, &text);
+  if (measured != NULL) {
+    ts_plan_print_time(options, machine, measured, json, &text);
+  }
   const char *schedule = ts_argument(arguments, "--schedule");
   ts_plan_print_stages(options, memory, json, schedule != NULL && schedule[0] == 0, &text);
   if (memory > 0) {
@@ -429,6 +456,8 @@ int ts_main_plan(const ts_arguments *arguments, ts_world *world, ts_error *err) 
   int64_t ranks, memory = 0;
   ts_deck *deck = NULL;
   ts_program_options options;
+  ts_machine machine = {0};
+  const ts_measured *measured;
   ts_mesh mesh;
   const char *format = ts_argument(arguments, "--format");
   bool json = strcmp(format, "json") == 0;
@@ -441,14 +470,20 @@ int ts_main_plan(const ts_arguments *arguments, ts_world *world, ts_error *err) 
   status = status == TS_OK ? ts_read_deck(arguments, NULL, &deck, err) : status;
   status = status == TS_OK ? ts_deck_mesh(deck, (int) ranks, 0, &mesh, err) : status;
   status = status == TS_OK ? ts_deck_resolve_batch(deck, ts_mesh_group_size(&mesh, TS_AXES_BATCH), err) : status;
-  status = status == TS_OK ? find_options(arguments, deck, &mesh, &options, err) : status;
+  status = status == TS_OK ? find_machine(arguments, (int) ranks, &machine, &measured, err) : status;
+  status = status == TS_OK ? find_options(arguments, deck, &mesh, measured, &options, err) : status;
+  if (status == TS_OK && measured != NULL && strcmp(machine.backend, options.target.backend->name) != 0) {
+    status = ts_error_add(err, "--machine %s: was measured on \"%s\", the plan is for \"%s\" (--target)",
+                          ts_argument(arguments, "--machine"), machine.backend, options.target.backend->name);
+  }
   if (status == TS_OK) {
     options.memory = memory;
     choose_cuts(&options, deck, ts_budget_memory(&options));
     const char *schedule = ts_argument(arguments, "--schedule");
-    print_all(&options, json, arguments, memory);
+    print_all(&options, json, arguments, memory, &machine, measured);
     status = schedule != NULL && schedule[0] != 0 ? ts_plan_draw_stages(&options, schedule, err) : TS_OK;
   }
+  ts_machine_clear(&machine);
   ts_deck_destroy(&deck);
   return status;
 }

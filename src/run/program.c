@@ -521,8 +521,7 @@ static int64_t message_elements(const ts_graph *g, const ts_node *node) {
   return elements;
 }
 
-/* What this rank sends. */
-static double message_bytes(const ts_program *program, const ts_node *node) {
+double ts_program_message_bytes(const ts_program *program, const ts_node *node) {
   const ts_graph *g = program->graph;
   if (node->op == TS_OP_ALL_TO_ALL) {
     ts_exchange_tensors tensors;
@@ -550,11 +549,11 @@ ts_sent ts_program_sent(const ts_program *program, ts_axis axis) {
   for (ts_nid i = 0; i < g->n_nodes; ++i) {
     const ts_node *node = &g->node[i];
     if (ts_node_is_collective(node) && node->attr.comm.axes == TS_AXES(axis)) {
-      sent.micro_batch += message_bytes(program, node);
+      sent.micro_batch += ts_program_message_bytes(program, node);
       ++sent.messages;
     } else if (ts_node_is_collective(node) && reaches_along(&program->mesh, node->attr.comm.axes, axis)) {
-      sent.with_others +=
-          message_bytes(program, node) * (ts_node_happens_once(node) ? 1 : (double) program->step.micro_batches);
+      sent.with_others += ts_program_message_bytes(program, node) *
+                          (ts_node_happens_once(node) ? 1 : (double) program->step.micro_batches);
     }
   }
   sent.step = sent.micro_batch * (double) program->step.micro_batches + sent.with_others;

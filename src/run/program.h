@@ -100,6 +100,9 @@ typedef struct ts_sent {
  * \param [in] program  One that has not ended before the pass zero; else with_others lacks what comes with it. */
 ts_sent ts_program_sent(const ts_program *program, ts_axis axis);
 
+/** What a collective of the program sends from this rank, bytes; with experts that are chosen alike. Not collective. */
+double ts_program_message_bytes(const ts_program *program, const ts_node *node);
+
 /** May several micro-batches go through the model unit by unit (run.accumulation_order)?  In training, of a model that
  * is one piece, whose runs come in their order. Not collective. */
 bool ts_program_may_go_by_unit(const ts_program_options *options);

@@ -1,0 +1,84 @@
+#!/bin/sh
+# TAP: a machine is measured, for one rank and for two; plans say what a step will take there; files that are wrong are refused.
+# shellcheck source=regression/cli_common.sh
+. "${srcdir:-.}/regression/cli_common.sh"
+
+bench() {
+  ranks=$1
+  shift
+  OMP_NUM_THREADS=1
+  export OMP_NUM_THREADS
+  run $mpiexec -n "$ranks" "$tessera" bench "$@"
+}
+
+# What a plan's json says of the time.
+time_of() { sed -n "s/.*\"$1\": \([0-9.e+-]*\)[,}].*/\1/p" "$scratch/out"; }
+is_positive() { awk -v x="$1" 'BEGIN { exit !(x > 0) }'; }
+
+test_one() {
+  bench 1 --quick -o machine.cfg
+  ok "bench --quick" clean
+  ok "and says what it did" printed '^machine.cfg: [0-9]+ samples of 1 rank a node x 1 thread, in'
+  run "$tessera" plan tiny.cfg --machine machine.cfg
+  ok "plan: the time of a step" printed '^  step +[0-9.]+ ms: forward [0-9.]+, backward [0-9.]+, update [0-9.]+'
+  ok "tokens" printed '^  tokens/s +[0-9]+: [0-9]+ a rank'
+  ok "FLOP/s, by three conventions" printed 'MFU [0-9.]+ % \(6N\), [0-9.]+ % \(causal half, 6N \+ 6LCT\), [0-9.]+ % \(full'
+  ok "ops" printed '^    matmul +[0-9]+ +[0-9.]+ +[0-9.]+%'
+  ok "not all of it is measured" printed '^  \(of the time of nodes and messages .* between sizes that were measured'
+  bench 1 tiny.cfg -o machine.cfg
+  ok "bench DECK: its own nodes alone are added" printed '^steps of tiny.cfg'
+  ok "nothing else is measured again" sh -c "! grep -q '^products' '$scratch/out'"
+  run "$tessera" plan tiny.cfg --machine machine.cfg
+  ok "then all of its time is measured" printed '^  \(of the time of nodes and messages 100.0 % measured\)$'
+  run "$tessera" plan tiny.cfg --machine machine.cfg --format json
+  ok "json: nothing else on stdout" is "$(wc -l < "$scratch/out")" 1
+  ok "json: a time" is_positive "$(time_of step_seconds)"
+  ok "json: all of it measured" is "$(time_of measured)" 100.00
+}
+
+test_two() {
+  bench 2 --quick -o machine.cfg
+  ok "of two ranks, into the same file" printed '^machine.cfg: [0-9]+ samples of 2 ranks a node x 1 thread'
+  ok "which has both" is "$(grep -c '{ ranks = ' machine.cfg)" 2
+  stage2="--set zero_optimization.stage=2"
+  # shellcheck disable=SC2086
+  run "$tessera" plan tiny.cfg $stage2 --ranks 2 --machine machine.cfg
+  ok "plan for two: by the times of two" printed '^time of a step, .*, 2 ranks a node x 1 thread$'
+  ok "messages, and what is exposed of them" printed '^  messages +[0-9.]+ ms, exposed [0-9.]+ ms = [0-9.]+ % of the step$'
+  # shellcheck disable=SC2086
+  run "$tessera" plan tiny.cfg $stage2 --ranks 2 --machine machine.cfg --ranks-per-node 1
+  ok "by those of one rank a node, where that is said" printed '^time of a step, .*, 1 rank a node x 1 thread$'
+  run "$tessera" plan tiny.cfg --ranks 2 --machine machine.cfg --set pipeline.stages=2 --set gradient_accumulation_steps=4
+  ok "of a pipeline" printed '^  bubble +[0-9.]+ % of the time'
+  run "$tessera" plan tiny.cfg --ranks 4096 --machine machine.cfg --set train_batch_size=4096 --set zero_optimization.stage=3
+  ok "of 4096 ranks, of which two are on a node" printed '^time of a step, .*, 2 ranks a node x 1 thread$'
+}
+
+test_wrong() {
+  bench 1 --quick -o nowhere/machine.cfg
+  ok "a directory that is not there, before anything is measured" both 'said 2 "nowhere/machine.cfg"' 'sh -c "! grep -q products \"$scratch/out\""'
+  sed 's/^device = .*/device = "another one";/' machine.cfg > other.cfg
+  bench 1 --quick -o other.cfg
+  ok "a file of another device is not added to" said 2 'other.cfg is of another device \(another one; here: .*\): give -o another name'
+  echo 'measured = (' > broken.cfg
+  bench 1 --quick -o broken.cfg
+  ok "one that is broken, neither" said 2 'broken.cfg:'
+  bench 1 --quick -o machine.cfg --target tpu
+  ok "an unknown target" said 2 'run.device'
+  run "$tessera" plan tiny.cfg --machine nothing.cfg
+  ok "plan: no such file" said 2 'nothing.cfg: '
+  run "$tessera" plan tiny.cfg --machine tiny.cfg
+  ok "plan: a deck" said 2 'tiny.cfg: no file of tessera bench'
+  run "$tessera" plan tiny.cfg --ranks-per-node 4
+  ok "plan: --ranks-per-node alone" said 2 'there is none'
+  run "$tessera" plan tiny.cfg --machine machine.cfg --ranks-per-node 0
+  ok "plan: no ranks a node" said 2 '--ranks-per-node'
+  sed 's/^backend = .*/backend = "cuda";/' machine.cfg > other.cfg
+  run "$tessera" plan tiny.cfg --machine other.cfg --target cpu
+  ok "plan: of another backend" said 2 'was measured on "cuda", the plan is for "cpu"'
+}
+
+test_one
+test_two
+test_wrong
+finish

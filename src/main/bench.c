@@ -1,0 +1,127 @@
+/* tessera bench: measures this machine for `tessera plan --machine`. */
+#include "base/log.h"
+#include "base/memory.h"
+#include "engine/measure.h"
+#include "main/command.h"
+
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static void set_string(char **to, const char *text) {
+  ts_free(*to);
+  *to = ts_strdup(text);
+}
+
+static void note_machine(ts_machine *machine, const ts_backend *backend) {
+  time_t now = time(NULL);
+  struct tm local;
+  char date[32] = "unknown";
+  if (localtime_r(&now, &local) != NULL) {
+    strftime(date, sizeof date, "%Y-%m-%d", &local);
+  }
+  set_string(&machine->backend, backend->name);
+  set_string(&machine->device, backend->describe());
+  set_string(&machine->libraries, ts_world_libraries());
+  set_string(&machine->date, date);
+}
+
+/* Can it be written (ts_write_file)?  Asked before minutes of measuring. */
+static ts_status try_writing(const char *path, ts_error *err) {
+  char *beside = ts_format("%s.tmp", path);
+  FILE *file = fopen(beside, "w");
+  ts_status status = file != NULL ? TS_OK : ts_error_add(err, "%s: cannot be written: %s", path, strerror(errno));
+  if (file != NULL) {
+    fclose(file);
+    remove(beside);
+  }
+  ts_free(beside);
+  return status;
+}
+
+/* A file that is there is added to: what it has of the same ranks and threads is replaced. */
+static ts_status read_file(const char *path, const ts_backend *backend, ts_machine *machine, ts_error *err) {
+  if (access(path, F_OK) != 0) {
+    return try_writing(path, err);
+  }
+  ts_status status = ts_machine_read(path, machine, err);
+  if (status == TS_OK &&
+      (strcmp(machine->backend, backend->name) != 0 || strcmp(machine->device, backend->describe()) != 0)) {
+    status = ts_error_add(err, "%s is of another device (%s; here: %s): give -o another name", path, machine->device,
+                          backend->describe());
+  }
+  return status;
+}
+
+/* What is done, and how long it took. */
+static double say_time(const char *what, double start) {
+  double now = ts_seconds();
+  ts_log(TS_LOG_INFO, "%s: %.1f s", what, now - start);
+  return now;
+}
+
+static ts_status measure_all(const ts_measuring *of, ts_measured *measured, ts_error *err) {
+  double start = ts_seconds();
+  measured->n = 0;
+  ts_measure_floors(of, measured);
+  start = say_time("the best product, a copy", start);
+  ts_measure_products(of, measured);
+  start = say_time("products", start);
+  ts_measure_messages(of, measured);
+  start = say_time("messages", start);
+  ts_status status = ts_measure_models(of, measured, err);
+  (void) say_time("steps of small models", start);
+  return status;
+}
+
+static ts_status measure_own(const ts_arguments *arguments, const ts_measuring *of, ts_measured *measured,
+                             ts_error *err) {
+  ts_deck *deck = NULL;
+  ts_status status = ts_read_deck(arguments, of->world, &deck, err);
+  if (status == TS_OK && strcmp(of->device, "auto") != 0) {
+    ts_free(deck->run.device);
+    deck->run.device = ts_strdup(of->device);
+  }
+  if (status == TS_OK) {
+    ts_log(TS_LOG_INFO, "steps of %s", arguments->positional[0]);
+    status = ts_measure_deck(of->world, deck, measured, err);
+  }
+  ts_deck_destroy(&deck);
+  return status;
+}
+
+int ts_main_bench(const ts_arguments *arguments, ts_world *world, ts_error *err) {
+  const char *path = ts_argument(arguments, "-o");
+  ts_measuring of = {.world = world,
+                     .device = ts_argument(arguments, "--target"),
+                     .low = TS_BF16,
+                     .quick = ts_argument(arguments, "--quick") != NULL};
+  ts_machine machine = {0};
+  double start = ts_seconds();
+  bool first = ts_world_rank(world) == 0;
+  int ranks = ts_world_local_size(world);
+  ts_status status = ts_measure_open(&of, err);
+  if (status != TS_OK) {
+    return status;
+  }
+  status = ts_world_agree(world, first ? read_file(path, of.backend, &machine, err) : TS_OK, err);
+  if (status == TS_OK) {
+    ts_measured *measured = ts_machine_of(&machine, ranks, of.threads);
+    int known = measured->n > 0 && arguments->n_positional > 0, *all = ts_world_gather(world, &known, sizeof known);
+    status = all[0] ? TS_OK : measure_all(&of, measured, err);
+    if (status == TS_OK && arguments->n_positional > 0) {
+      status = measure_own(arguments, &of, measured, err);
+    }
+    ts_free(all);
+    if (status == TS_OK && first) {
+      note_machine(&machine, of.backend);
+      status = ts_machine_write(&machine, path, err);
+      ts_log(TS_LOG_INFO, "%s: %d samples of %d rank%s a node x %d thread%s, in %.0f s", path, measured->n, ranks,
+             ranks > 1 ? "s" : "", of.threads, of.threads > 1 ? "s" : "", ts_seconds() - start);
+    }
+    status = ts_world_agree(world, status, err);
+  }
+  ts_machine_clear(&machine);
+  return status;
+}

@@ -1,0 +1,361 @@
+/* A walk of each stage's instructions; who waits for another stage stands until that has come further. */
+#include "run/clock.h"
+
+#include "base/memory.h"
+#include "graph/op.h"
+#include "pass/rates.h"
+
+#include <math.h>
+#include <string.h>
+
+/* A collective or copy that was issued in this run. */
+typedef struct flight {
+  ts_nid node;
+  double end;
+} flight;
+
+/* What a stage has sent to a neighbour, or has come to of a group with other stages. */
+typedef struct arrival {
+  const ts_node *node;
+  double time; /* it is there, or has begun */
+  bool taken;
+} arrival;
+
+typedef struct walker {
+  const ts_program *program;
+  ts_clock_stage *said;
+  int64_t run;
+  ts_run now;
+  const ts_run_kind *kind;
+  bool begun;
+  int at;             /* next instruction */
+  double time, start; /* its own clock; when the run began */
+  double stream;      /* when the collectives so far are done, */
+  double in, out;     /* and copies each way; files have one way */
+  flight *flying;     /* owned */
+  int n_flying;
+  arrival *sent, *met; /* owned: messages in their order; collectives with other stages */
+  int n_sent, sent_capacity, n_met, met_capacity;
+} walker;
+
+typedef struct walk {
+  walker *stage;
+  int n;
+  const ts_measured *measured;
+  ts_rates rates;
+  ts_clock_observer *observer;
+  void *user;
+} walk;
+
+static void note(walk *w, walker *s, const ts_node *node, bool collective, double start, double seconds) {
+  ts_clock_row *row = &s->said->row[node->op];
+  row->op = node->op;
+  row->calls += 1;
+  row->busy += seconds;
+  if (w->observer != NULL) {
+    w->observer(w->user, (int) (s - w->stage), node, collective, start, seconds);
+  }
+}
+
+static double seconds_of(walk *w, walker *s, const ts_node *node) {
+  ts_known known;
+  const ts_work work = ts_node_work(s->program, node, w->measured->ranks);
+  double seconds = ts_measured_seconds(w->measured, &work, &known);
+  s->said->known[known] += seconds;
+  return seconds;
+}
+
+/* ---- what is computed ---- */
+
+static bool is_nothing(const ts_node *node) {
+  return (ts_op_get(node->op)->flags & TS_OP_ALIAS) != 0 && node->op != TS_OP_PACK;
+}
+
+/* While messages are under way it goes slower. */
+static void compute(walk *w, walker *s, const ts_node *node) {
+  if (is_nothing(node)) {
+    return;
+  }
+  double seconds = seconds_of(w, s, node), slow = w->measured->slowdown, beside = fmax(s->stream - s->time, 0);
+  double done = fmin(seconds, beside / slow);
+  seconds = done * slow + (seconds - done);
+  note(w, s, node, false, s->time, seconds);
+  s->said->computing += seconds;
+  s->time += seconds + w->measured->instruction;
+}
+
+/* ---- collectives ---- */
+
+static void fly(walker *s, ts_nid node, double end) {
+  s->flying[s->n_flying++] = (flight){node, end};
+}
+
+static bool is_among_stages(const ts_node *node) {
+  return (node->attr.comm.axes & TS_AXES(TS_AXIS_PP)) != 0;
+}
+
+/* The place of a node among those of its name that a stage has met. */
+static const arrival *find_met(const walker *s, const char *name, int nth) {
+  for (int i = 0; i < s->n_met; ++i) {
+    if (strcmp(s->met[i].node->name, name) == 0 && nth-- == 0) {
+      return &s->met[i];
+    }
+  }
+  return NULL;
+}
+
+static bool has_node(const ts_program *program, const char *name) {
+  for (ts_nid n = 0; n < program->graph->n_nodes; ++n) {
+    if (strcmp(program->graph->node[n].name, name) == 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/* When the last of the stages that take part comes to what this one comes to at `time`; false: one has not yet. */
+static bool meet(walk *w, walker *s, const ts_node *node, double *time) {
+  int nth = 0;
+  for (int i = 0; i < s->n_met; ++i) {
+    nth += strcmp(s->met[i].node->name, node->name) == 0;
+  }
+  /* it is noted once, though it is asked again and again */
+  bool noted = s->n_met > 0 && s->met[s->n_met - 1].node == node && !s->met[s->n_met - 1].taken;
+  if (noted) {
+    --nth;
+  } else {
+    TS_GROW(s->met, s->n_met, s->met_capacity);
+    s->met[s->n_met++] = (arrival){node, *time, false};
+  }
+  for (int i = 0; i < w->n; ++i) {
+    const arrival *other = find_met(&w->stage[i], node->name, nth);
+    if (other == NULL && has_node(w->stage[i].program, node->name)) {
+      return false;
+    }
+    *time = other != NULL ? fmax(*time, other->time) : *time;
+  }
+  s->met[s->n_met - 1].taken = true;
+  return true;
+}
+
+/* The stream takes one after another. \return false: another stage has not come to it yet. */
+static bool issue(walk *w, walker *s, ts_nid n) {
+  const ts_node *node = &s->program->graph->node[n];
+  double begin = fmax(s->time, s->stream);
+  if (w->n > 1 && is_among_stages(node) && !meet(w, s, node, &begin)) {
+    return false;
+  }
+  double seconds = seconds_of(w, s, node);
+  note(w, s, node, true, begin, seconds);
+  s->said->messages += seconds;
+  s->stream = begin + seconds;
+  fly(s, n, s->stream);
+  if (!s->program->schedule->overlaps && s->program->target.backend->device == NULL) { /* it runs where it is issued */
+    s->said->exposed += s->stream - s->time;
+    s->said->row[node->op].exposed += s->stream - s->time;
+    s->time = s->stream;
+  }
+  return true;
+}
+
+/* ---- copies ---- */
+
+static void start_copy(walk *w, walker *s, ts_nid n) {
+  const ts_node *node = &s->program->graph->node[n];
+  bool file = ts_node_copies(node) == TS_SPACE_FILE;
+  double *queue = file || ts_copy_reads(node) ? &s->in : &s->out;
+  double seconds = (double) ts_tensor_bytes(s->program->graph, node->out[0]) / (file ? w->rates.file : w->rates.copy);
+  double begin = fmax(s->time, *queue);
+  note(w, s, node, false, begin, seconds);
+  s->said->copies += seconds;
+  *queue = begin + seconds;
+  fly(s, n, *queue);
+}
+
+static void land(walker *s, ts_nid n) {
+  const ts_node *node = &s->program->graph->node[n];
+  for (int i = 0; i < s->n_flying; ++i) {
+    if (s->flying[i].node == n) {
+      double held = fmax(s->flying[i].end - s->time, 0);
+      *(ts_node_is_copy(node) ? &s->said->waited : &s->said->exposed) += held;
+      s->said->row[node->op].exposed += held;
+      s->time += held;
+      s->flying[i] = s->flying[--s->n_flying];
+      return;
+    }
+  }
+}
+
+/* ---- messages of pipelines ---- */
+
+static bool goes_back(const ts_node *node) {
+  return node->attr.message.back != 0;
+}
+
+/* The first message over a boundary that the other stage has sent and this one has not taken; NULL: there is none. */
+static arrival *next_arrival(walk *w, const walker *s, const ts_node *node) {
+  for (int i = 0; i < w->n; ++i) {
+    walker *from = &w->stage[i];
+    for (int k = 0; k < from->n_sent; ++k) {
+      const ts_node *sent = from->sent[k].node;
+      if (!from->sent[k].taken && sent->attr.message.boundary == node->attr.message.boundary &&
+          goes_back(sent) == goes_back(node)) {
+        return &from->sent[k];
+      }
+    }
+  }
+  (void) s;
+  return NULL;
+}
+
+static void send(walk *w, walker *s, const ts_node *node) {
+  double seconds = seconds_of(w, s, node);
+  note(w, s, node, true, s->time, seconds);
+  s->said->messages += seconds;
+  TS_GROW(s->sent, s->n_sent, s->sent_capacity);
+  s->sent[s->n_sent++] = (arrival){node, s->time + seconds, false};
+}
+
+static bool receive(walk *w, walker *s, const ts_node *node) {
+  arrival *here = next_arrival(w, s, node);
+  if (here == NULL) {
+    return false;
+  }
+  double held = fmax(here->time - s->time, 0);
+  here->taken = true;
+  s->said->exposed += held;
+  s->said->row[node->op].op = node->op;
+  s->said->row[node->op].calls += 1;
+  s->said->row[node->op].exposed += held;
+  s->time += held;
+  return true;
+}
+
+/* ---- the walk ---- */
+
+static bool has_ended(const walker *s) {
+  return s->run >= s->program->step.n;
+}
+
+static void begin_run(walk *w, walker *s) {
+  const ts_step_runs *step = &s->program->step;
+  s->now = ts_step_run(step, s->run);
+  ts_step_takes_updates(step, &s->now);
+  s->kind = &step->kind[s->now.kind];
+  s->at = 0;
+  s->begun = true;
+  s->start = s->time;
+  s->time += s->run == 0 ? w->measured->step : 0;
+}
+
+static void end_run(walker *s) {
+  s->said->phase[s->kind->phase] += s->time - s->start;
+  if (s->kind->phase != TS_RUN_UPDATE) {
+    s->said->begin_of_update = s->time;
+    s->said->busy = s->said->computing;
+  }
+  s->said->end = s->time;
+  s->n_flying = 0;
+  s->begun = false;
+  ++s->run;
+}
+
+/* \return false: it has to stand. */
+static bool execute_next(walk *w, walker *s, const ts_instruction *instruction) {
+  const ts_node *node = &s->program->graph->node[instruction->node];
+  if (ts_node_is_message(node)) {
+    bool sends = node->op == TS_OP_SEND;
+    if (sends) {
+      send(w, s, node);
+    }
+    return sends || receive(w, s, node);
+  }
+  switch (instruction->kind) {
+    case TS_RUN: compute(w, s, node); break;
+    case TS_WAIT: land(s, instruction->node); break;
+    case TS_ISSUE:
+      if (!ts_node_is_copy(node)) {
+        return issue(w, s, instruction->node);
+      }
+      start_copy(w, s, instruction->node);
+  }
+  return true;
+}
+
+/* As far as it comes. \return whether it came any further. */
+static bool advance_stage(walk *w, walker *s) {
+  const ts_schedule *schedule = s->program->schedule;
+  bool moved = false;
+  while (!has_ended(s)) {
+    if (!s->begun) {
+      begin_run(w, s);
+    }
+    for (; s->at < schedule->n; ++s->at) {
+      const ts_instruction *instruction = &schedule->instruction[s->at];
+      const ts_node *node = &s->program->graph->node[instruction->node];
+      if (ts_run_has(&s->program->step, s->now, s->program->graph, node) && !execute_next(w, s, instruction)) {
+        return moved;
+      }
+      moved = true;
+    }
+    end_run(s);
+    moved = true;
+  }
+  return moved;
+}
+
+static void open_walker(walker *s, const ts_program *program, ts_clock_stage *said) {
+  *s = (walker){.program = program, .said = said};
+  s->flying = ts_malloc(((size_t) program->schedule->n + 1) * sizeof *s->flying);
+}
+
+static void close_walker(walker *s) {
+  ts_free(s->flying);
+  ts_free(s->sent);
+  ts_free(s->met);
+}
+
+/* What a stage does not compute until the last forward or backward of all. */
+static double bubble_of(const ts_clock *clock, double span) {
+  double idle = 0;
+  for (int i = 0; i < clock->n; ++i) {
+    idle += span > 0 ? 1 - fmin(clock->stage[i].busy / span, 1) : 0;
+  }
+  return idle / clock->n;
+}
+
+bool ts_clock_step(const ts_program *const *program, int n, const ts_measured *measured, ts_clock_observer *observer,
+                   void *user, ts_clock *clock) {
+  walk w = {.n = n,
+            .measured = measured,
+            .rates = ts_rates_of(program[0]->deck, program[0]->target.backend),
+            .observer = observer,
+            .user = user,
+            .stage = ts_calloc((size_t) n, sizeof *w.stage)};
+  *clock = (ts_clock){.n = n, .stage = ts_calloc((size_t) n, sizeof *clock->stage)};
+  for (int i = 0; i < n; ++i) {
+    open_walker(&w.stage[i], program[i], &clock->stage[i]);
+  }
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (int i = 0; i < n; ++i) {
+      moved = advance_stage(&w, &w.stage[i]) || moved;
+    }
+  }
+  bool ended = true;
+  double span = 0;
+  for (int i = 0; i < n; ++i) {
+    ended = ended && has_ended(&w.stage[i]);
+    clock->step = fmax(clock->step, clock->stage[i].end);
+    span = fmax(span, clock->stage[i].begin_of_update);
+    close_walker(&w.stage[i]);
+  }
+  clock->bubble = n > 1 ? bubble_of(clock, span) : 0;
+  ts_free(w.stage);
+  return ended;
+}
+
+void ts_clock_clear(ts_clock *clock) {
+  ts_free(clock->stage);
+  *clock = (ts_clock){0};
+}
