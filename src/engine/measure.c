@@ -7,14 +7,12 @@
 #include "engine/engine.h"
 #include "engine/peak.h"
 #include "graph/op.h"
-#include "run/stream.h"
 
 #include <math.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-static void wait_for_all(ts_world *world) {
+void ts_measure_begin(ts_world *world) {
   ts_comm *all = ts_world_all(world);
   all->ops->barrier(all);
 }
@@ -49,12 +47,12 @@ void ts_measure_floors(const ts_measuring *of, ts_measured *m) {
     for (int i = device ? 3 : 0; i < (device ? 4 : of->quick ? 1 : 3); ++i) {
       ts_product_shape square = {sizes[i], sizes[i], sizes[i], false, false};
       ts_dtype dtype = rated == TS_RATED_FP32 ? TS_F32 : of->low;
-      wait_for_all(of->world);
+      ts_measure_begin(of->world);
       double rate = ts_product_flops(of->backend, &square, dtype, of->threads, of->quick ? 0 : 0.3, false);
       m->product[rated] = fmax(m->product[rated], rate);
     }
   }
-  wait_for_all(of->world);
+  ts_measure_begin(of->world);
   m->copy = device ? ts_copy_rate(of->backend, (size_t) 1 << 30) : host_copy_rate(of->threads);
   m->slowdown = fmax(m->slowdown, 1);
 }
@@ -67,7 +65,7 @@ static void measure_product(const ts_measuring *of, ts_dtype dtype, const ts_pro
   const char *type = ts_dtype_name(dtype);
   snprintf(work.kind, sizeof work.kind, "%s.%c%c %s>%s", ts_op_get(TS_OP_MATMUL)->name, shape->transpose_a ? 't' : 'n',
            shape->transpose_b ? 't' : 'n', type, type);
-  wait_for_all(of->world);
+  ts_measure_begin(of->world);
   ts_measured_add(m, &work, work.flops / ts_product_flops(of->backend, shape, dtype, of->threads, 0.03, true));
 }
 
@@ -156,27 +154,21 @@ static double keep_samples(observations *o, int steps, ts_measured *m) {
   return all;
 }
 
-static int by_seconds(const void *a, const void *b) {
-  double x = *(const double *) a, y = *(const double *) b;
-  return (x > y) - (x < y);
-}
-
 /* Seconds of a step: the median. */
 static double run_steps(ts_world *world, ts_engine *engine, const ts_batch *batch, int steps) {
   enum { MOST = 16 };
   double seconds[MOST];
   TS_CHECK(steps <= MOST, "%d steps are more than %d", steps, MOST);
   for (int s = 0; s < steps; ++s) {
-    wait_for_all(world);
+    ts_measure_begin(world);
     double start = ts_seconds();
     (void) ts_engine_train_step(engine, &(ts_step_input){.batch = batch});
     seconds[s] = ts_seconds() - start;
   }
-  qsort(seconds, (size_t) steps, sizeof *seconds, by_seconds);
-  return seconds[steps / 2];
+  return ts_median(seconds, steps);
 }
 
-/* What is left of a step when its nodes are done: of a small one, as of a large one it is less than what steps differ by. */
+/* What is left of a step when its nodes are done: of a small one, as that of a large one is lost in the noise. */
 static void keep_rest(const ts_program *program, double rest, ts_measured *m) {
   m->step = fmax(rest, 0) / 2;
   m->instruction = fmax(rest, 0) / (2 * (double) program->graph->n_nodes);
@@ -303,226 +295,4 @@ ts_status ts_measure_models(const ts_measuring *of, ts_measured *m, ts_error *er
     status = measure_model(of, i % n_models, i < n_models, m, err);
   }
   return status;
-}
-
-/* ---- messages ---- */
-
-typedef struct messages {
-  const ts_measuring *of;
-  ts_comm *comm;
-  int64_t *cuts;
-  void *x, *y, *workspace;
-  size_t bytes, workspace_bytes; /* of x and of y, which are of as many */
-  bool across;                   /* the group is on several nodes */
-  ts_exchange_tensor tensor[2];
-  ts_block *sent, *received;
-} messages;
-
-/* Of \a bytes in all. */
-typedef void collective(messages *m, size_t bytes, ts_dtype dtype);
-
-static ts_transfer cut_evenly(messages *m, size_t bytes, ts_dtype dtype) {
-  int64_t count = (int64_t) (bytes / ts_dtype_size(dtype));
-  for (int i = 0; i <= m->comm->size; ++i) {
-    m->cuts[i] = count * i / m->comm->size;
-  }
-  return (ts_transfer){.x = m->x, .y = m->y, .cuts = m->cuts, .end = count};
-}
-
-static void gather(messages *m, size_t bytes, ts_dtype dtype) {
-  const ts_transfer t = cut_evenly(m, bytes, dtype);
-  m->comm->ops->all_gather(m->comm, &t, 1, dtype);
-}
-
-static void reduce(messages *m, size_t bytes, ts_dtype dtype) {
-  const ts_transfer t = cut_evenly(m, bytes, dtype);
-  m->comm->ops->reduce_scatter(m->comm, &t, 1, dtype, dtype, dtype, NULL, m->workspace, m->workspace_bytes);
-}
-
-static void reduce_all(messages *m, size_t bytes, ts_dtype dtype) {
-  int64_t count = (int64_t) (bytes / ts_dtype_size(dtype));
-  m->comm->ops->all_reduce(m->comm, m->x, m->y, count, dtype, dtype, m->workspace, m->workspace_bytes);
-}
-
-/* A block of rows to everybody. */
-static void exchange(messages *m, size_t bytes, ts_dtype dtype) {
-  int size = m->comm->size;
-  int64_t each = (int64_t) (bytes / ts_dtype_size(dtype)) / size;
-  m->tensor[0] = (ts_exchange_tensor){m->x, dtype, 1, size, each};
-  m->tensor[1] = (ts_exchange_tensor){m->y, dtype, 1, size, each};
-  for (int rank = 0; rank < size; ++rank) {
-    m->sent[rank] = m->received[rank] = (ts_block){rank, 0, {rank, 1}, {0, each}};
-  }
-  const ts_exchange_lists lists = {1, &m->tensor[0], &m->tensor[1], m->sent, m->received, size, size};
-  m->comm->ops->exchange(m->comm, &lists, m->workspace, m->workspace_bytes);
-}
-
-static const struct {
-  ts_op op;
-  collective *run;
-  double trips; /* of a rank's share of the whole, to each of the others */
-} rows[] = {{TS_OP_ALL_GATHER, gather, 1},
-            {TS_OP_REDUCE_SCATTER, reduce, 1},
-            {TS_OP_ALL_REDUCE, reduce_all, 2},
-            {TS_OP_ALL_TO_ALL, exchange, 1}};
-
-static double seconds_of(messages *m, collective *run, size_t bytes, ts_dtype dtype) {
-  enum { RUNS = 5, FEW_BYTES = 1 << 20 };
-  int times = bytes < FEW_BYTES ? 20 : 2;
-  double seconds[RUNS];
-  run(m, bytes, dtype);
-  for (int i = 0; i < RUNS; ++i) {
-    wait_for_all(m->of->world);
-    double start = ts_seconds();
-    for (int k = 0; k < times; ++k) {
-      run(m, bytes, dtype);
-    }
-    m->comm->ops->barrier(m->comm);
-    seconds[i] = (ts_seconds() - start) / times;
-  }
-  qsort(seconds, RUNS, sizeof *seconds, by_seconds);
-  return seconds[RUNS / 2];
-}
-
-static void measure_group(messages *m, ts_measured *measured) {
-  const double size = m->comm->size;
-  for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
-    for (int type = 0; type < 2; ++type) {
-      for (size_t bytes = 4096; bytes <= m->bytes; bytes *= 8) { /* 4 kB to 64 MB in six sizes */
-        ts_dtype dtype = type == 0 ? TS_F32 : m->of->low;
-        double seconds = seconds_of(m, rows[i].run, bytes, dtype);
-        ts_work work = ts_message_work(rows[i].op, dtype, m->comm->size, m->across,
-                                       rows[i].trips * (size - 1) / size * (double) bytes);
-        ts_measured_add(measured, &work, seconds);
-      }
-    }
-  }
-}
-
-/* From even ranks to the odd ones behind them and back, half the time of both; a last one without a partner rests. */
-static void measure_line(messages *m, ts_measured *measured) {
-  enum { RUNS = 9 };
-  int rank = m->comm->rank, peer = rank ^ 1;
-  bool away = peer < m->comm->size && ts_world_node(m->of->world, peer) != ts_world_node(m->of->world, rank);
-  for (size_t bytes = 4096; bytes <= m->bytes; bytes *= 8) {
-    double seconds[RUNS];
-    const ts_message_part out = {m->x, bytes}, in = {m->y, bytes};
-    ts_message_line *to = NULL, *from = NULL;
-    if (peer < m->comm->size) {
-      to = ts_message_line_create(m->comm, true, peer, 0, &out, 1);
-      from = ts_message_line_create(m->comm, false, peer, 0, &in, 1);
-    }
-    for (int i = 0; i < RUNS; ++i) {
-      wait_for_all(m->of->world);
-      double start = ts_seconds();
-      for (int turn = 0; turn < 2 && to != NULL; ++turn) {
-        ts_message_line *line = (turn == 0) == (rank % 2 == 0) ? to : from;
-        ts_message_start(line);
-        ts_message_wait(line);
-      }
-      seconds[i] = (ts_seconds() - start) / 2;
-    }
-    qsort(seconds, RUNS, sizeof *seconds, by_seconds);
-    if (to != NULL) {
-      ts_work work = ts_message_work(TS_OP_SEND, TS_F32, 2, away, (double) bytes);
-      ts_measured_add(measured, &work, seconds[RUNS / 2]);
-    }
-    ts_message_line_destroy(&to);
-    ts_message_line_destroy(&from);
-  }
-}
-
-/* ---- products beside messages ---- */
-
-typedef struct beside {
-  messages *messages;
-  atomic_bool ended;
-} beside;
-
-static void gather_beside(void *argument) {
-  messages *m = ((beside *) argument)->messages;
-  gather(m, m->bytes, TS_F32);
-}
-
-static void note_end(void *argument) {
-  atomic_store(&((beside *) argument)->ended, true);
-}
-
-/* How many times as long a product takes while gathers go on; as many gathers as take a second and a half. */
-static double slowdown_beside(messages *m, const ts_measured *measured) {
-  const ts_work work = ts_message_work(TS_OP_ALL_GATHER, TS_F32, m->comm->size, m->across,
-                                       (m->comm->size - 1.0) / m->comm->size * (double) m->bytes);
-  const double seconds = m->of->quick ? 0.2 : 1.5, each = ts_measured_seconds(measured, &work, NULL);
-  const ts_product_shape shape = {512, 512, 512, false, false};
-  double mine = fmin(fmax(seconds / each, 2), 200), *all = ts_world_gather(m->of->world, &mine, sizeof mine);
-  int n = (int) all[0];
-  ts_free(all);
-  wait_for_all(m->of->world);
-  double alone = ts_product_flops(m->of->backend, &shape, TS_F32, m->of->threads, 0.3, true), sum = 0;
-  int products = 0;
-  beside b = {.messages = m};
-  ts_stream *stream = ts_stream_create(true);
-  uint64_t ticket = 0;
-  wait_for_all(m->of->world);
-  for (int i = 0; i < n; ++i) {
-    ticket = ts_stream_issue(stream, i < n - 1 ? gather_beside : note_end, &b);
-  }
-  while (!atomic_load(&b.ended)) {
-    sum += ts_product_flops(m->of->backend, &shape, TS_F32, m->of->threads, 0.05, true);
-    ++products;
-  }
-  (void) ts_stream_wait(stream, ticket);
-  ts_stream_destroy(&stream);
-  return products > 0 ? fmax(alone * products / sum, 1) : 1;
-}
-
-/* Among all ranks, and among those neighbours that divide them. */
-static void measure_groups(messages *m, ts_measured *measured) {
-  int ranks = ts_world_size(m->of->world);
-  bool device = ts_backend_device(m->of->backend) != NULL;
-  for (int group = ranks; group > 1; --group) {
-    const int size[TS_N_AXES] = {1, ranks / group, 1, 1, group};
-    if (ranks % group != 0) {
-      continue;
-    }
-    ts_mesh mesh;
-    TS_CHECK(ts_mesh_init(&mesh, size, ranks, ts_world_rank(m->of->world), NULL) == TS_OK, "a group divides the ranks");
-    m->comm = (device ? ts_world_device_comm : ts_world_comm)(m->of->world, &mesh, TS_AXES(TS_AXIS_TP));
-    m->across = false;
-    for (int i = 0; i < group; ++i) {
-      int member = ts_mesh_group_member(&mesh, TS_AXES(TS_AXIS_TP), i);
-      m->across = m->across || ts_world_node(m->of->world, member) != ts_world_node(m->of->world, mesh.rank);
-    }
-    measure_group(m, measured);
-    if (group == ranks && !device) {
-      measure_line(m, measured);
-      measured->slowdown = slowdown_beside(m, measured);
-    }
-  }
-}
-
-void ts_measure_messages(const ts_measuring *of, ts_measured *measured) {
-  const size_t bytes = of->quick ? (size_t) 1 << 20 : (size_t) 128 << 20; /* 128 MiB hold six sizes */
-  int ranks = ts_world_size(of->world);
-  if (ranks == 1) {
-    return;
-  }
-  bool device = ts_backend_device(of->backend) != NULL;
-  int64_t columns = (int64_t) (bytes / sizeof(float));
-  messages m = {.of = of, .bytes = bytes};
-  m.workspace_bytes = (device ? ts_comm_device_workspace : ts_comm_workspace)(ranks, columns, TS_F32) +
-                      2 * bytes; /* an exchange packs what leaves and what comes */
-  m.cuts = ts_calloc((size_t) ranks + 1, sizeof *m.cuts);
-  m.sent = ts_calloc((size_t) ranks, sizeof *m.sent);
-  m.received = ts_calloc((size_t) ranks, sizeof *m.received);
-  m.x = of->backend->allocate(m.bytes);
-  m.y = of->backend->allocate(m.bytes);
-  m.workspace = of->backend->allocate(m.workspace_bytes);
-  measure_groups(&m, measured);
-  of->backend->release(m.x, m.bytes);
-  of->backend->release(m.y, m.bytes);
-  of->backend->release(m.workspace, m.workspace_bytes);
-  ts_free(m.cuts);
-  ts_free(m.sent);
-  ts_free(m.received);
 }

@@ -44,6 +44,9 @@ ts_status ts_measure_models(const ts_measuring *measuring, ts_measured *measured
  * \return TS_BAD_INPUT, agreed: a deck that cannot be trained here. Collective over the world. */
 ts_status ts_measure_deck(ts_world *world, ts_deck *deck, ts_measured *measured, ts_error *err);
 
+/** Wait for everybody, before what all do at a time is timed. Collective over the world. */
+void ts_measure_begin(ts_world *world);
+
 /** This rank's samples for a step of an engine, tokens made up by place; end with ts_batch_destroy. Not collective. */
 ts_batch *ts_measure_batch(const ts_engine *engine, const ts_deck *deck);
 

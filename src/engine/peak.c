@@ -54,9 +54,14 @@ static int by_value(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
+double ts_median(double *value, int n) {
+  qsort(value, (size_t) n, sizeof *value, by_value);
+  return value[n / 2];
+}
+
 /* A device is given several at once, and waited for once. */
-static double rate_of(const product *p, const ts_kernel *kernel, const ts_kernel_call *call, double flops,
-                      double seconds, bool typical) {
+static double product_rate(const product *p, const ts_kernel *kernel, const ts_kernel_call *call, double flops,
+                           double seconds, bool typical) {
   enum { MOST_RUNS = 256 };
   double rate[MOST_RUNS], begin = ts_seconds();
   int times = p->device != NULL ? 10 : 1, n = 0;
@@ -69,8 +74,8 @@ static double rate_of(const product *p, const ts_kernel *kernel, const ts_kernel
     rate[n] = times * flops / (ts_seconds() - start);
     n += i > 0; /* the first run touches the memory */
   }
-  qsort(rate, (size_t) n, sizeof *rate, by_value);
-  return rate[typical ? n / 2 : n - 1];
+  double median = ts_median(rate, n);
+  return typical ? median : rate[n - 1];
 }
 
 double ts_product_flops(const ts_backend *backend, const ts_product_shape *shape, ts_dtype dtype, int threads,
@@ -99,7 +104,7 @@ double ts_product_flops(const ts_backend *backend, const ts_product_shape *shape
                          .stream = p.device != NULL ? p.device->ops->stream(p.device, TS_QUEUE_COMPUTE) : NULL};
   p.workspace_bytes = call.workspace_bytes = kernel->prepare(&target, g, &g->node[0], &call.prepared);
   call.workspace = p.workspace = backend->allocate(p.workspace_bytes);
-  double rate = rate_of(&p, kernel, &call, 2.0 * (double) m * (double) n * (double) k, seconds, typical);
+  double rate = product_rate(&p, kernel, &call, 2.0 * (double) m * (double) n * (double) k, seconds, typical);
   if (kernel->release != NULL) {
     kernel->release(call.prepared);
   }
@@ -140,10 +145,9 @@ double ts_copy_rate(const ts_backend *backend, size_t bytes) {
     device->ops->finish(device, end);
     seconds[i] = device->ops->seconds(device, begin, end);
   }
-  qsort(seconds, RUNS, sizeof *seconds, by_value);
   device->ops->event_destroy(device, begin);
   device->ops->event_destroy(device, end);
   backend->release(from, bytes);
   backend->release(to, bytes);
-  return 2 * (double) bytes / seconds[RUNS / 2];
+  return 2 * (double) bytes / ts_median(seconds, RUNS);
 }

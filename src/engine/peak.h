@@ -8,6 +8,9 @@
 
 #include <stdint.h>
 
+/** Sorts \a n values, at least one, ascending. \return the median. Not collective. */
+double ts_median(double *value, int n);
+
 /** c [m][n] = a b over k; what is turned lies as its transpose in memory. */
 typedef struct ts_product_shape {
   int64_t m, n, k;

@@ -168,7 +168,11 @@ const ts_command ts_commands[] = {
      "and key "
      "heads of each rank; the bytes that a rank sends, per token along tp alone, per step along tp together with "
      "other axes, and per step in all; and of each parameter its shape, the rule that decided, and which elements "
-     "of which dimension each rank has.  Needs no MPI: run it on a login node.",
+     "of which dimension each rank has.  --machine adds the time of a step on a machine that tessera bench has "
+     "measured: "
+     "tokens and FLOP/s, what is exposed of messages and copies, the bubble of a pipeline, the time by op, and how "
+     "much of "
+     "all this was measured and how much is rated by what is near it.  Needs no MPI: run it on a login node.",
      plan_options, "tessera plan big.cfg --ranks 64 --set zero_optimization.stage=2", false},
     {"bench", ts_main_bench, "[DECK]", 0, 1, "measure what this machine takes, for plan --machine",
      "Measures products of a grid of shapes, collectives of a row of sizes, and the nodes of real steps of small "

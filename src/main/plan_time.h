@@ -7,8 +7,8 @@
 #include "base/text.h"
 #include "run/machine.h"
 
-/** Of the machine's times those that a job has: of \a node ranks a node, 0 for as many as were measured and are there at
- * most, and of \a threads threads, 0 for as many as they had.
+/** Of the machine's times those that a job has: of \a node ranks a node, 0 for as many as were measured and are there
+ * at most, and of \a threads threads, 0 for as many as they had.
  * \return borrowed. Not collective. */
 const ts_measured *ts_plan_find_measured(const ts_machine *machine, int ranks, int node, int threads);
 

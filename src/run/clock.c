@@ -21,8 +21,16 @@ typedef struct arrival {
   bool taken;
 } arrival;
 
+/* Of a node. */
+typedef struct cost {
+  double seconds;
+  ts_known how;
+  bool is_known;
+} cost;
+
 typedef struct walker {
   const ts_program *program;
+  cost *cost; /* owned; by node */
   ts_clock_stage *said;
   int64_t run;
   ts_run now;
@@ -36,6 +44,7 @@ typedef struct walker {
   int n_flying;
   arrival *sent, *met; /* owned: messages in their order; collectives with other stages */
   int n_sent, sent_capacity, n_met, met_capacity;
+  int first_open; /* of sent: those before are taken */
 } walker;
 
 typedef struct walk {
@@ -47,7 +56,7 @@ typedef struct walk {
   void *user;
 } walk;
 
-static void note(walk *w, walker *s, const ts_node *node, bool collective, double start, double seconds) {
+static void note_row(walk *w, walker *s, const ts_node *node, bool collective, double start, double seconds) {
   ts_clock_row *row = &s->said->row[node->op];
   row->op = node->op;
   row->calls += 1;
@@ -57,29 +66,33 @@ static void note(walk *w, walker *s, const ts_node *node, bool collective, doubl
   }
 }
 
-static double seconds_of(walk *w, walker *s, const ts_node *node) {
-  ts_known known;
-  const ts_work work = ts_node_work(s->program, node, w->measured->ranks);
-  double seconds = ts_measured_seconds(w->measured, &work, &known);
-  s->said->known[known] += seconds;
-  return seconds;
+/* Looked up once, as a node comes again with each micro-batch. */
+static double seconds_of_node(walk *w, walker *s, const ts_node *node) {
+  cost *c = &s->cost[node - s->program->graph->node];
+  if (!c->is_known) {
+    const ts_work work = ts_node_work(s->program, node, w->measured->ranks);
+    *c = (cost){.is_known = true};
+    c->seconds = ts_measured_seconds(w->measured, &work, &c->how);
+  }
+  s->said->known[c->how] += c->seconds;
+  return c->seconds;
 }
 
 /* ---- what is computed ---- */
 
-static bool is_nothing(const ts_node *node) {
+static bool takes_no_time(const ts_node *node) {
   return (ts_op_get(node->op)->flags & TS_OP_ALIAS) != 0 && node->op != TS_OP_PACK;
 }
 
 /* While messages are under way it goes slower. */
 static void compute(walk *w, walker *s, const ts_node *node) {
-  if (is_nothing(node)) {
+  if (takes_no_time(node)) {
     return;
   }
-  double seconds = seconds_of(w, s, node), slow = w->measured->slowdown, beside = fmax(s->stream - s->time, 0);
+  double seconds = seconds_of_node(w, s, node), slow = w->measured->slowdown, beside = fmax(s->stream - s->time, 0);
   double done = fmin(seconds, beside / slow);
   seconds = done * slow + (seconds - done);
-  note(w, s, node, false, s->time, seconds);
+  note_row(w, s, node, false, s->time, seconds);
   s->said->computing += seconds;
   s->time += seconds + w->measured->instruction;
 }
@@ -114,7 +127,7 @@ static bool has_node(const ts_program *program, const char *name) {
 }
 
 /* When the last of the stages that take part comes to what this one comes to at `time`; false: one has not yet. */
-static bool meet(walk *w, walker *s, const ts_node *node, double *time) {
+static bool meet_stages(walk *w, walker *s, const ts_node *node, double *time) {
   int nth = 0;
   for (int i = 0; i < s->n_met; ++i) {
     nth += strcmp(s->met[i].node->name, node->name) == 0;
@@ -139,14 +152,14 @@ static bool meet(walk *w, walker *s, const ts_node *node, double *time) {
 }
 
 /* The stream takes one after another. \return false: another stage has not come to it yet. */
-static bool issue(walk *w, walker *s, ts_nid n) {
+static bool hand_to_stream(walk *w, walker *s, ts_nid n) {
   const ts_node *node = &s->program->graph->node[n];
   double begin = fmax(s->time, s->stream);
-  if (w->n > 1 && is_among_stages(node) && !meet(w, s, node, &begin)) {
+  if (w->n > 1 && is_among_stages(node) && !meet_stages(w, s, node, &begin)) {
     return false;
   }
-  double seconds = seconds_of(w, s, node);
-  note(w, s, node, true, begin, seconds);
+  double seconds = seconds_of_node(w, s, node);
+  note_row(w, s, node, true, begin, seconds);
   s->said->messages += seconds;
   s->stream = begin + seconds;
   fly(s, n, s->stream);
@@ -160,13 +173,13 @@ static bool issue(walk *w, walker *s, ts_nid n) {
 
 /* ---- copies ---- */
 
-static void start_copy(walk *w, walker *s, ts_nid n) {
+static void begin_copy(walk *w, walker *s, ts_nid n) {
   const ts_node *node = &s->program->graph->node[n];
   bool file = ts_node_copies(node) == TS_SPACE_FILE;
   double *queue = file || ts_copy_reads(node) ? &s->in : &s->out;
   double seconds = (double) ts_tensor_bytes(s->program->graph, node->out[0]) / (file ? w->rates.file : w->rates.copy);
   double begin = fmax(s->time, *queue);
-  note(w, s, node, false, begin, seconds);
+  note_row(w, s, node, false, begin, seconds);
   s->said->copies += seconds;
   *queue = begin + seconds;
   fly(s, n, *queue);
@@ -192,32 +205,32 @@ static bool goes_back(const ts_node *node) {
   return node->attr.message.back != 0;
 }
 
-/* The first message over a boundary that the other stage has sent and this one has not taken; NULL: there is none. */
-static arrival *next_arrival(walk *w, const walker *s, const ts_node *node) {
-  for (int i = 0; i < w->n; ++i) {
-    walker *from = &w->stage[i];
-    for (int k = 0; k < from->n_sent; ++k) {
-      const ts_node *sent = from->sent[k].node;
-      if (!from->sent[k].taken && sent->attr.message.boundary == node->attr.message.boundary &&
-          goes_back(sent) == goes_back(node)) {
-        return &from->sent[k];
-      }
+/* The first message over a boundary that the neighbour has sent and this stage has not taken; NULL: there is none. */
+static arrival *next_arrival(walk *w, const ts_node *node) {
+  walker *from = &w->stage[node->attr.message.peer];
+  while (from->first_open < from->n_sent && from->sent[from->first_open].taken) {
+    ++from->first_open;
+  }
+  for (int k = from->first_open; k < from->n_sent; ++k) {
+    const ts_node *sent = from->sent[k].node;
+    if (!from->sent[k].taken && sent->attr.message.boundary == node->attr.message.boundary &&
+        goes_back(sent) == goes_back(node)) {
+      return &from->sent[k];
     }
   }
-  (void) s;
   return NULL;
 }
 
-static void send(walk *w, walker *s, const ts_node *node) {
-  double seconds = seconds_of(w, s, node);
-  note(w, s, node, true, s->time, seconds);
+static void send_on(walk *w, walker *s, const ts_node *node) {
+  double seconds = seconds_of_node(w, s, node);
+  note_row(w, s, node, true, s->time, seconds);
   s->said->messages += seconds;
   TS_GROW(s->sent, s->n_sent, s->sent_capacity);
   s->sent[s->n_sent++] = (arrival){node, s->time + seconds, false};
 }
 
-static bool receive(walk *w, walker *s, const ts_node *node) {
-  arrival *here = next_arrival(w, s, node);
+static bool take_arrival(walk *w, walker *s, const ts_node *node) {
+  arrival *here = next_arrival(w, node);
   if (here == NULL) {
     return false;
   }
@@ -233,11 +246,11 @@ static bool receive(walk *w, walker *s, const ts_node *node) {
 
 /* ---- the walk ---- */
 
-static bool has_ended(const walker *s) {
+static bool is_at_end(const walker *s) {
   return s->run >= s->program->step.n;
 }
 
-static void begin_run(walk *w, walker *s) {
+static void open_run_at(walk *w, walker *s) {
   const ts_step_runs *step = &s->program->step;
   s->now = ts_step_run(step, s->run);
   ts_step_takes_updates(step, &s->now);
@@ -248,7 +261,7 @@ static void begin_run(walk *w, walker *s) {
   s->time += s->run == 0 ? w->measured->step : 0;
 }
 
-static void end_run(walker *s) {
+static void close_run(walker *s) {
   s->said->phase[s->kind->phase] += s->time - s->start;
   if (s->kind->phase != TS_RUN_UPDATE) {
     s->said->begin_of_update = s->time;
@@ -266,18 +279,18 @@ static bool execute_next(walk *w, walker *s, const ts_instruction *instruction) 
   if (ts_node_is_message(node)) {
     bool sends = node->op == TS_OP_SEND;
     if (sends) {
-      send(w, s, node);
+      send_on(w, s, node);
     }
-    return sends || receive(w, s, node);
+    return sends || take_arrival(w, s, node);
   }
   switch (instruction->kind) {
     case TS_RUN: compute(w, s, node); break;
     case TS_WAIT: land(s, instruction->node); break;
     case TS_ISSUE:
       if (!ts_node_is_copy(node)) {
-        return issue(w, s, instruction->node);
+        return hand_to_stream(w, s, instruction->node);
       }
-      start_copy(w, s, instruction->node);
+      begin_copy(w, s, instruction->node);
   }
   return true;
 }
@@ -286,9 +299,9 @@ static bool execute_next(walk *w, walker *s, const ts_instruction *instruction) 
 static bool advance_stage(walk *w, walker *s) {
   const ts_schedule *schedule = s->program->schedule;
   bool moved = false;
-  while (!has_ended(s)) {
+  while (!is_at_end(s)) {
     if (!s->begun) {
-      begin_run(w, s);
+      open_run_at(w, s);
     }
     for (; s->at < schedule->n; ++s->at) {
       const ts_instruction *instruction = &schedule->instruction[s->at];
@@ -298,7 +311,7 @@ static bool advance_stage(walk *w, walker *s) {
       }
       moved = true;
     }
-    end_run(s);
+    close_run(s);
     moved = true;
   }
   return moved;
@@ -307,10 +320,12 @@ static bool advance_stage(walk *w, walker *s) {
 static void open_walker(walker *s, const ts_program *program, ts_clock_stage *said) {
   *s = (walker){.program = program, .said = said};
   s->flying = ts_malloc(((size_t) program->schedule->n + 1) * sizeof *s->flying);
+  s->cost = ts_calloc((size_t) program->graph->n_nodes + 1, sizeof *s->cost);
 }
 
 static void close_walker(walker *s) {
   ts_free(s->flying);
+  ts_free(s->cost);
   ts_free(s->sent);
   ts_free(s->met);
 }
@@ -345,7 +360,7 @@ bool ts_clock_step(const ts_program *const *program, int n, const ts_measured *m
   bool ended = true;
   double span = 0;
   for (int i = 0; i < n; ++i) {
-    ended = ended && has_ended(&w.stage[i]);
+    ended = ended && is_at_end(&w.stage[i]);
     clock->step = fmax(clock->step, clock->stage[i].end);
     span = fmax(span, clock->stage[i].begin_of_update);
     close_walker(&w.stage[i]);

@@ -1,7 +1,7 @@
 /** \file
- * The clock: what a step of the programs of a job takes on a machine that was measured (run/machine.h), found by walking
- * them with a clock for each queue.  Nothing is hidden by a factor: a collective begins when the last of its group has
- * come to it and what was handed over before is done, and the computation waits where its schedule says so.
+ * The clock: what a step of the programs of a job takes on a machine that was measured (run/machine.h), found by
+ * walking them with a clock for each queue.  Nothing is hidden by a factor: a collective begins when the last of its
+ * group has come to it and what was handed over before is done, and the computation waits where its schedule says so.
  * None of these functions is collective.
  *
  * Ranks that differ in anything but their stage of a pipeline do the same at the same time, so a rank of each stage is

@@ -10,11 +10,11 @@
 /* ---- work ---- */
 
 /* Those that multiply two matrices, in the form that transpose_a and _b say. */
-static bool is_product(const ts_node *node) {
+static bool has_forms(const ts_node *node) {
   return node->op == TS_OP_MATMUL || node->op == TS_OP_MATMUL_GELU || node->op == TS_OP_MATMUL_DGELU;
 }
 
-static void add_word(ts_work *work, const char *word) {
+static void add_to_kind(ts_work *work, const char *word) {
   size_t length = strlen(work->kind);
   snprintf(work->kind + length, TS_WORK_TEXT - length, "%s", word);
 }
@@ -24,14 +24,14 @@ static void add_types(ts_work *work, const ts_graph *g, const ts_tid *tensor, in
   ts_dtype last = TS_N_DTYPES;
   for (int i = 0; i < n; ++i) {
     if (tensor[i] != TS_NONE && g->tensor[tensor[i]].dtype != last) {
-      add_word(work, last == TS_N_DTYPES ? "" : ",");
+      add_to_kind(work, last == TS_N_DTYPES ? "" : ",");
       last = g->tensor[tensor[i]].dtype;
-      add_word(work, ts_dtype_name(last));
+      add_to_kind(work, ts_dtype_name(last));
     }
   }
 }
 
-static bool has_prior(const ts_node *node) {
+static bool adds_to_prior(const ts_node *node) {
   bool any = false;
   for (int i = 0; i < node->n_out && node->prior != NULL; ++i) {
     any = any || node->prior[i] != TS_NONE;
@@ -41,23 +41,23 @@ static bool has_prior(const ts_node *node) {
 
 static ts_work computing(const ts_graph *g, const ts_node *node) {
   ts_work work = {.flops = ts_node_flops(g, node), .bytes = ts_node_bytes(g, node)};
-  add_word(&work, ts_op_get(node->op)->name);
+  add_to_kind(&work, ts_op_get(node->op)->name);
   work.extent[0] = work.flops;
   work.extent[1] = work.bytes;
-  if (is_product(node)) {
-    add_word(&work, node->attr.matmul.transpose_a ? ".t" : ".n");
-    add_word(&work, node->attr.matmul.transpose_b ? "t" : "n");
+  if (has_forms(node)) {
+    add_to_kind(&work, node->attr.matmul.transpose_a ? ".t" : ".n");
+    add_to_kind(&work, node->attr.matmul.transpose_b ? "t" : "n");
     const ts_shape *c = &g->tensor[node->out[0]].shape;
     double n = (double) c->d[c->n - 1], m = (double) ts_shape_count(c) / n;
     work.extent[0] = m;
     work.extent[1] = n;
     work.extent[2] = work.flops / (2 * m * n);
   }
-  add_word(&work, " ");
+  add_to_kind(&work, " ");
   add_types(&work, g, node->in, node->n_in);
-  add_word(&work, ">");
+  add_to_kind(&work, ">");
   add_types(&work, g, node->out, node->n_out);
-  add_word(&work, has_prior(node) ? "+" : "");
+  add_to_kind(&work, adds_to_prior(node) ? "+" : "");
   return work;
 }
 
@@ -77,7 +77,7 @@ static bool is_across(const ts_mesh *mesh, unsigned axes, int ranks_per_node) {
   return across;
 }
 
-static double bytes_of(const ts_graph *g, const ts_tid *tensor, int n) {
+static double bytes_together(const ts_graph *g, const ts_tid *tensor, int n) {
   double bytes = 0;
   for (int i = 0; i < n; ++i) {
     bytes += tensor[i] != TS_NONE ? (double) ts_tensor_bytes(g, tensor[i]) : 0;
@@ -90,7 +90,7 @@ ts_work ts_node_work(const ts_program *program, const ts_node *node, int ranks_p
   const ts_mesh *mesh = &program->mesh;
   if (ts_node_is_message(node)) {
     bool sends = node->op == TS_OP_SEND;
-    double bytes = bytes_of(g, sends ? node->in : node->out, sends ? node->n_in : node->n_out);
+    double bytes = bytes_together(g, sends ? node->in : node->out, sends ? node->n_in : node->n_out);
     int peer = ts_mesh_group_member(mesh, TS_AXES(TS_AXIS_PP), node->attr.message.peer);
     return ts_message_work(TS_OP_SEND, TS_F32, 2, peer / ranks_per_node != mesh->rank / ranks_per_node, bytes);
   }

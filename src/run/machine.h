@@ -1,11 +1,11 @@
 /** \file
- * What a machine was measured to take for the nodes of programs and for messages, as `tessera bench` writes it to a file,
- * and what others take by that.  None of these functions is collective.
+ * What a machine was measured to take for the nodes of programs and for messages, as `tessera bench` writes it to a
+ * file, and what others take by that.  None of these functions is collective.
  *
  * Times are kept for so many ranks with so many threads at work on a node at a time, as these share its memory.  A
- * sample says what some work took: its kind, which is op, form and types, and the extents that nodes of a kind differ in.
- * What has no sample of its own is rated by those next to it: seconds in units of what nothing goes below (operations at
- * the best product's rate or bytes at a copy's, whichever takes longer) change slowly with the extents.
+ * sample says what some work took: its kind, which is op, form and types, and the extents that nodes of a kind differ
+ * in.  What has no sample of its own is rated by those next to it: seconds in units of what nothing goes below
+ * (operations at the best product's rate or bytes at a copy's, whichever takes longer) change slowly with the extents.
  */
 #ifndef TS_RUN_MACHINE_H
 #define TS_RUN_MACHINE_H

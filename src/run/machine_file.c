@@ -86,8 +86,8 @@ static const ts_value *member(const ts_value *section, const char *name) {
 }
 
 /* A number within bounds. */
-static ts_status read_number(const ts_value *v, const char *path, const char *name, double low, double high, double *to,
-                             ts_error *err) {
+static ts_status number_within(const ts_value *v, const char *path, const char *name, double low, double high,
+                               double *to, ts_error *err) {
   bool number = v != NULL && (v->kind == TS_VALUE_INT || v->kind == TS_VALUE_REAL);
   if (!number || !(v->real >= low && v->real <= high)) {
     char text[160];
@@ -124,7 +124,7 @@ static ts_status read_sample(const ts_value *v, const char *path, ts_measured *m
   ts_status status = TS_OK;
   for (int i = 1; i < FIELDS && status == TS_OK; ++i) {
     bool last = i == FIELDS - 1;
-    status = read_number(&v->items[i], path, work.kind, last ? 1e-12 : 0, last ? 1e6 : 1e30, number[i], err);
+    status = number_within(&v->items[i], path, work.kind, last ? 1e-12 : 0, last ? 1e6 : 1e30, number[i], err);
   }
   if (status == TS_OK) {
     ts_measured_add(m, &work, seconds);
@@ -152,7 +152,7 @@ static ts_status read_measured(const ts_value *v, const char *path, ts_machine *
   ts_status status = TS_OK;
   for (size_t i = 0; i < sizeof row / sizeof *row && status == TS_OK; ++i) {
     const ts_value *number = member(v, row[i].name);
-    status = read_number(number, path, row[i].name, row[i].low, row[i].high, row[i].to, err);
+    status = number_within(number, path, row[i].name, row[i].low, row[i].high, row[i].to, err);
   }
   const ts_value *samples = member(v, "samples");
   if (status == TS_OK && (samples == NULL || samples->kind != TS_VALUE_LIST)) {
@@ -172,14 +172,14 @@ static ts_status read_measured(const ts_value *v, const char *path, ts_machine *
   return status;
 }
 
-static ts_status read_all(const ts_value *root, const char *path, ts_machine *machine, ts_error *err) {
+static ts_status read_machine(const ts_value *root, const char *path, ts_machine *machine, ts_error *err) {
   double format = 0;
   const ts_value *measured = member(root, "measured");
   if (member(root, "tessera_machine") == NULL) {
     return ts_error_add(err, "%s: no file of tessera bench (tessera_machine is missing)", path);
   }
   ts_status status =
-      read_number(member(root, "tessera_machine"), path, "tessera_machine", FORMAT, FORMAT, &format, err);
+      number_within(member(root, "tessera_machine"), path, "tessera_machine", FORMAT, FORMAT, &format, err);
   status = status == TS_OK ? read_string(root, path, "backend", &machine->backend, err) : status;
   status = status == TS_OK ? read_string(root, path, "device", &machine->device, err) : status;
   status = status == TS_OK ? read_string(root, path, "libraries", &machine->libraries, err) : status;
@@ -201,7 +201,7 @@ ts_status ts_machine_read(const char *path, ts_machine *machine, ts_error *err) 
   *machine = (ts_machine){0};
   ts_status status = ts_read_file(path, MOST_BYTES, &text, &length, err);
   status = status == TS_OK ? ts_value_from_config(&source, path, text, length, &root, err) : status;
-  status = status == TS_OK ? read_all(&root, path, machine, err) : status;
+  status = status == TS_OK ? read_machine(&root, path, machine, err) : status;
   ts_value_clear(&root);
   ts_source_clear(&source);
   ts_free(text);
