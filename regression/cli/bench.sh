@@ -23,6 +23,9 @@ test_one() {
   ok "plan: the time of a step" printed '^  step +[0-9.]+ ms: forward [0-9.]+, backward [0-9.]+, update [0-9.]+'
   ok "tokens" printed '^  tokens/s +[0-9]+: [0-9]+ a rank'
   ok "FLOP/s, by three conventions" printed 'MFU [0-9.]+ % \(6N\), [0-9.]+ % \(causal half, 6N \+ 6LCT\), [0-9.]+ % \(full'
+  run "$tessera" plan tiny.cfg --machine machine.cfg --set model.model_type=mistral --set model.sliding_window=2
+  ok "where a window leaves less than half of attention, too" printed 'MFU [0-9.]+ % \(6N\), '
+  run "$tessera" plan tiny.cfg --machine machine.cfg
   ok "ops" printed '^    matmul +[0-9]+ +[0-9.]+ +[0-9.]+%'
   ok "not all of it is measured" printed '^  \(of the time of nodes and messages .* between sizes that were measured'
   bench 1 tiny.cfg -o machine.cfg

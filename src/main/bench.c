@@ -42,10 +42,11 @@ static ts_status try_writing(const char *path, ts_error *err) {
 
 /* A file that is there is added to: what it has of the same ranks and threads is replaced. */
 static ts_status read_file(const char *path, const ts_backend *backend, ts_machine *machine, ts_error *err) {
-  if (access(path, F_OK) != 0) {
-    return try_writing(path, err);
+  ts_status status = try_writing(path, err);
+  if (status != TS_OK || access(path, F_OK) != 0) {
+    return status;
   }
-  ts_status status = ts_machine_read(path, machine, err);
+  status = ts_machine_read(path, machine, err);
   if (status == TS_OK &&
       (strcmp(machine->backend, backend->name) != 0 || strcmp(machine->device, backend->describe()) != 0)) {
     status = ts_error_add(err, "%s is of another device (%s; here: %s): give -o another name", path, machine->device,
@@ -117,6 +118,8 @@ int ts_main_bench(const ts_arguments *arguments, ts_world *world, ts_error *err)
     if (status == TS_OK && first) {
       note_machine(&machine, of.backend);
       status = ts_machine_write(&machine, path, err);
+    }
+    if (status == TS_OK && first) {
       ts_log(TS_LOG_INFO, "%s: %d samples of %d rank%s a node x %d thread%s, in %.0f s", path, measured->n, ranks,
              ranks > 1 ? "s" : "", of.threads, of.threads > 1 ? "s" : "", ts_seconds() - start);
     }

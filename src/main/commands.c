@@ -29,7 +29,7 @@ static const ts_option train_options[] = {
 static const ts_option plan_options[] = {
     SET_OPTION,
     {"--ranks", "N", "1", "number of ranks the job will have", false},
-    {"--threads", "N", "0", "threads of a rank; 0: what train would use on this machine", false},
+    {"--threads", "N", "0", "threads of a rank; 0: what train would use here, with --machine what was measured", false},
     {"--memory", "SIZE", NULL, "of a rank, such as 80GB: print how long samples may be that fit into it", false},
     {"--machine", "FILE", NULL, "written by tessera bench: print what a step will take on it", false},
     {"--ranks-per-node", "N", NULL,

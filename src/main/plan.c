@@ -29,7 +29,9 @@ static ts_status find_options(const ts_arguments *arguments, ts_deck *deck, ts_m
   if (status != TS_OK) {
     return status;
   }
-  threads = threads > 0 ? threads : measured != NULL ? measured->threads : ts_engine_threads(deck, mesh->ranks);
+  threads = threads > 0                                  ? threads
+            : measured != NULL && deck->run.threads == 0 ? measured->threads
+                                                         : ts_engine_threads(deck, mesh->ranks);
   *options = (ts_program_options){.deck = deck,
                                   .mesh = mesh,
                                   .target = {backend, (int) threads, ts_engine_cudnn_use(deck, backend)},
@@ -407,7 +409,7 @@ static void print_longest(const ts_program_options *options, int64_t memory, boo
 }
 
 /* The file of --machine, and of its times those of this job; *measured is NULL without it. */
-static ts_status find_machine(const ts_arguments *arguments, int ranks, ts_machine *machine,
+static ts_status find_machine(const ts_arguments *arguments, const ts_deck *deck, int ranks, ts_machine *machine,
                               const ts_measured **measured, ts_error *err) {
   const char *path = ts_argument(arguments, "--machine");
   int64_t node = 0, threads = 0;
@@ -418,6 +420,7 @@ static ts_status find_machine(const ts_arguments *arguments, int ranks, ts_machi
                : TS_OK;
   }
   ts_status status = ts_argument_int(arguments, "--threads", 0, 1024, &threads, err);
+  threads = threads > 0 ? threads : deck->run.threads;
   if (status == TS_OK && ts_argument(arguments, "--ranks-per-node") != NULL) {
     status = ts_argument_int(arguments, "--ranks-per-node", 1, 1 << 20, &node, err);
   }
@@ -470,7 +473,7 @@ int ts_main_plan(const ts_arguments *arguments, ts_world *world, ts_error *err) 
   status = status == TS_OK ? ts_read_deck(arguments, NULL, &deck, err) : status;
   status = status == TS_OK ? ts_deck_mesh(deck, (int) ranks, 0, &mesh, err) : status;
   status = status == TS_OK ? ts_deck_resolve_batch(deck, ts_mesh_group_size(&mesh, TS_AXES_BATCH), err) : status;
-  status = status == TS_OK ? find_machine(arguments, (int) ranks, &machine, &measured, err) : status;
+  status = status == TS_OK ? find_machine(arguments, deck, (int) ranks, &machine, &measured, err) : status;
   status = status == TS_OK ? find_options(arguments, deck, &mesh, measured, &options, err) : status;
   if (status == TS_OK && measured != NULL && strcmp(machine.backend, options.target.backend->name) != 0) {
     status = ts_error_add(err, "--machine %s: was measured on \"%s\", the plan is for \"%s\" (--target)",

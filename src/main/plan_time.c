@@ -58,9 +58,8 @@ typedef struct conventions {
 } conventions;
 
 static conventions flops_of(const ts_program *program) {
-  double half = ts_program_step_flops(program);
-  double full = half * program->flops_full_attention / program->flops;
-  return (conventions){2 * half - full, half, full};
+  double half = ts_program_step_flops(program), each = half / program->flops;
+  return (conventions){each * program->flops_products, half, each * program->flops_full_attention};
 }
 
 static double known_part(const ts_clock_stage *s, ts_known known) {

@@ -36,11 +36,11 @@ typedef struct walker {
   ts_run now;
   const ts_run_kind *kind;
   bool begun;
-  int at;             /* next instruction */
-  double time, start; /* its own clock; when the run began */
-  double stream;      /* when the collectives so far are done, */
-  double in, out;     /* and copies each way; files have one way */
-  flight *flying;     /* owned */
+  int at;                /* next instruction */
+  double time, start;    /* its own clock; when the run began */
+  double stream;         /* when the collectives so far are done, */
+  double in, out, files; /* and copies each way, and those of files */
+  flight *flying;        /* owned */
   int n_flying;
   arrival *sent, *met; /* owned: messages in their order; collectives with other stages */
   int n_sent, sent_capacity, n_met, met_capacity;
@@ -176,7 +176,7 @@ static bool hand_to_stream(walk *w, walker *s, ts_nid n) {
 static void begin_copy(walk *w, walker *s, ts_nid n) {
   const ts_node *node = &s->program->graph->node[n];
   bool file = ts_node_copies(node) == TS_SPACE_FILE;
-  double *queue = file || ts_copy_reads(node) ? &s->in : &s->out;
+  double *queue = file ? &s->files : ts_copy_reads(node) ? &s->in : &s->out;
   double seconds = (double) ts_tensor_bytes(s->program->graph, node->out[0]) / (file ? w->rates.file : w->rates.copy);
   double begin = fmax(s->time, *queue);
   note_row(w, s, node, false, begin, seconds);
@@ -265,7 +265,8 @@ static void close_run(walker *s) {
   s->said->phase[s->kind->phase] += s->time - s->start;
   if (s->kind->phase != TS_RUN_UPDATE) {
     s->said->begin_of_update = s->time;
-    s->said->busy = s->said->computing;
+    s->said->busy =
+        s->said->phase[TS_RUN_FORWARD] + s->said->phase[TS_RUN_BACKWARD] - s->said->exposed - s->said->waited;
   }
   s->said->end = s->time;
   s->n_flying = 0;

@@ -23,8 +23,8 @@ typedef struct ts_clock_row {
 typedef struct ts_clock_stage {
   double begin_of_update, end;   /**< When its last forward or backward, and its update, have ended. */
   double phase[TS_N_RUN_PHASES]; /**< Seconds of runs of each phase. */
-  double computing;              /**< Of what is computed, stretched by messages beside it; */
-  double busy;                   /**< of this what comes before the update. */
+  double computing;              /**< Of what is computed, stretched by messages beside it. */
+  double busy;                   /**< Of forwards and backwards, without what they waited for. */
   double messages, exposed;      /**< Of collectives, and what the computation waited for them and for neighbours. */
   double copies, waited;         /**< Of copies between memories and files, likewise. */
   double known[TS_N_KNOWN];      /**< Of computing and messages, by how well they are known. */

@@ -235,7 +235,7 @@ const ts_measured *ts_machine_find(const ts_machine *machine, int ranks, int thr
   for (int i = 0; i < machine->n; ++i) {
     const ts_measured *m = &machine->measured[i];
     double off = fabs(log((double) m->threads / threads)) * 4 +
-                 fabs(log((double) (m->ranks * m->threads) / ((double) ranks * threads)));
+                 fabs(log((double) m->ranks * m->threads / ((double) ranks * threads)));
     if (off < least) {
       least = off;
       best = m;

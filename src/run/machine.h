@@ -12,7 +12,7 @@
 
 #include "run/program.h"
 
-enum { TS_WORK_TEXT = 96, TS_WORK_EXTENTS = 3 };
+enum { TS_WORK_TEXT = 128, TS_WORK_EXTENTS = 3 };
 
 /** What there is to do. */
 typedef struct ts_work {

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FORMAT = 1, MOST_BYTES = 64 << 20, MOST_RANKS = 1 << 20 };
+enum { FORMAT = 1, MOST_BYTES = 16 << 20, MOST_RANKS = 1 << 20, MOST_THREADS = 1024, MOST_SAMPLES = 1 << 13 };
 
 /* ---- writing ---- */
 
@@ -90,7 +90,7 @@ static ts_status number_within(const ts_value *v, const char *path, const char *
                                double *to, ts_error *err) {
   bool number = v != NULL && (v->kind == TS_VALUE_INT || v->kind == TS_VALUE_REAL);
   if (!number || !(v->real >= low && v->real <= high)) {
-    char text[160];
+    char text[256];
     snprintf(text, sizeof text, "%s is %s; a number from %g to %g is wanted", name, v == NULL ? "missing" : "wrong",
              low, high);
     return wrong(v, path, err, text);
@@ -139,7 +139,7 @@ static ts_status read_measured(const ts_value *v, const char *path, ts_machine *
     const char *name;
     double low, high, *to;
   } row[] = {{"ranks", 1, MOST_RANKS, &ranks},
-             {"threads", 1, MOST_RANKS, &threads},
+             {"threads", 1, MOST_THREADS, &threads},
              {"product_fp32", 1, 1e30, &of.product[TS_RATED_FP32]},
              {"product_bf16", 1, 1e30, &of.product[TS_RATED_LOW]},
              {"copy", 1, 1e30, &of.copy},
@@ -155,8 +155,11 @@ static ts_status read_measured(const ts_value *v, const char *path, ts_machine *
     status = number_within(number, path, row[i].name, row[i].low, row[i].high, row[i].to, err);
   }
   const ts_value *samples = member(v, "samples");
-  if (status == TS_OK && (samples == NULL || samples->kind != TS_VALUE_LIST)) {
-    status = wrong(v, path, err, "samples are missing");
+  if (status == TS_OK && (ranks != floor(ranks) || threads != floor(threads))) {
+    status = wrong(v, path, err, "ranks and threads are whole numbers");
+  }
+  if (status == TS_OK && (samples == NULL || samples->kind != TS_VALUE_LIST || samples->n > MOST_SAMPLES)) {
+    status = wrong(v, path, err, "samples are missing, or more than 8192");
   }
   if (status != TS_OK) {
     return status;
