@@ -31,7 +31,8 @@ void ts_measure_floors(const ts_measuring *measuring, ts_measured *measured);
 void ts_measure_products(const ts_measuring *measuring, ts_measured *measured);
 
 /** Collectives among all ranks and among neighbours that divide them, of 4 kB to 128 MB; on processors messages from
- * one to another, too, and how much longer products take beside them.  Nothing with one rank. Collective over the world. */
+ * one to another, too, and how much longer products take beside them.  Nothing with one rank. Collective over the
+ * world. */
 void ts_measure_messages(const ts_measuring *measuring, ts_measured *measured);
 
 /** Small models of two families, from 0.5 to 25 million parameters, the smaller ones with one micro-batch and with two,
