@@ -249,6 +249,12 @@ static void test_bubble(const char *schedule, int stages, int micro_batches) {
          "clock of schedules",
          schedule, stages, micro_batches, 1e3 * last, 1e3 * t.seconds);
   tap_ok(fabs(c.bubble - t.bubble) < 0.02, "bubble %.1f %%, %.1f %%", 100 * c.bubble, 100 * t.bubble);
+  m.instruction = 1e-3; /* longer than what is computed: the time between nodes is not idle */
+  ts_clock between = walk(&g, rank, stages, &m);
+  tap_ok(between.step > 3 * c.step && between.bubble < t.bubble + 0.1, "time between nodes is work: bubble %.1f %%",
+         100 * between.bubble);
+  ts_clock_clear(&between);
+  m.instruction = 0;
   m.n = 0;
   for (int i = 0; i < stages; ++i) {
     set_messages(&m, g.program[i], 1e-2);

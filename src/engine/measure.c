@@ -120,17 +120,8 @@ static void observe(void *user, const ts_node *node, bool collective, double sta
 
 static int by_work(const void *a, const void *b) {
   const ts_sample *x = a, *y = b;
-  int order = strcmp(x->work.kind, y->work.kind);
-  for (int i = 0; i < TS_WORK_EXTENTS && order == 0; ++i) {
-    order = (x->work.extent[i] > y->work.extent[i]) - (x->work.extent[i] < y->work.extent[i]);
-  }
+  int order = ts_work_order(&x->work, &y->work);
   return order != 0 ? order : (x->seconds > y->seconds) - (x->seconds < y->seconds);
-}
-
-static bool is_same(const ts_sample *a, const ts_sample *b) {
-  ts_sample x = *a, y = *b;
-  x.seconds = y.seconds = 0;
-  return by_work(&x, &y) == 0;
 }
 
 /* Of each work the mean of the middle half: an instance is in a cache, another is not, a third was interrupted.
@@ -139,7 +130,7 @@ static double keep_samples(observations *o, int steps, ts_measured *m) {
   double all = 0;
   qsort(o->seen, (size_t) o->n, sizeof *o->seen, by_work);
   for (int begin = 0, end; begin < o->n; begin = end) {
-    for (end = begin + 1; end < o->n && is_same(&o->seen[begin], &o->seen[end]);) {
+    for (end = begin + 1; end < o->n && ts_work_order(&o->seen[begin].work, &o->seen[end].work) == 0;) {
       ++end;
     }
     int n = end - begin, first = begin + n / 4, last = end - n / 4;

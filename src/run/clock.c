@@ -80,15 +80,8 @@ static double seconds_of_node(walk *w, walker *s, const ts_node *node) {
 
 /* ---- what is computed ---- */
 
-static bool takes_no_time(const ts_node *node) {
-  return (ts_op_get(node->op)->flags & TS_OP_ALIAS) != 0 && node->op != TS_OP_PACK;
-}
-
 /* While messages are under way it goes slower. */
 static void compute(walk *w, walker *s, const ts_node *node) {
-  if (takes_no_time(node)) {
-    return;
-  }
   double seconds = seconds_of_node(w, s, node), slow = w->measured->slowdown, beside = fmax(s->stream - s->time, 0);
   double done = fmin(seconds, beside / slow);
   seconds = done * slow + (seconds - done);

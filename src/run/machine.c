@@ -104,12 +104,17 @@ ts_work ts_node_work(const ts_program *program, const ts_node *node, int ranks_p
 
 /* ---- samples ---- */
 
-static bool same_work(const ts_work *a, const ts_work *b) {
-  bool same = strcmp(a->kind, b->kind) == 0;
-  for (int i = 0; i < TS_WORK_EXTENTS && same; ++i) {
-    same = fabs(a->extent[i] - b->extent[i]) <= 1e-6 * fabs(a->extent[i]);
+int ts_work_order(const ts_work *a, const ts_work *b) {
+  int order = strcmp(a->kind, b->kind);
+  for (int i = 0; i < TS_WORK_EXTENTS && order == 0; ++i) {
+    bool same = fabs(a->extent[i] - b->extent[i]) <= 1e-6 * fabs(a->extent[i]);
+    order = same ? 0 : a->extent[i] > b->extent[i] ? 1 : -1;
   }
-  return same;
+  return order;
+}
+
+static bool same_work(const ts_work *a, const ts_work *b) {
+  return ts_work_order(a, b) == 0;
 }
 
 void ts_measured_add(ts_measured *m, const ts_work *work, double seconds) {

@@ -72,6 +72,10 @@ ts_work ts_node_work(const ts_program *program, const ts_node *node, int ranks_p
  * \param [in] across  Not all of these are on one node. */
 ts_work ts_message_work(ts_op op, ts_dtype wire, int ranks, bool across, double bytes);
 
+/** Order by kind and extents, as of strcmp; 0: the same work, whose extents differ by no more than a file rounds.
+ * Not collective. */
+int ts_work_order(const ts_work *a, const ts_work *b);
+
 /** Add a sample; of the same work the least is kept, as others on the machine make it slower and nobody faster. Not
  * collective. */
 void ts_measured_add(ts_measured *measured, const ts_work *work, double seconds);

@@ -19,12 +19,7 @@ static void add_string(const char *name, const char *value, ts_text *to) {
 }
 
 static int by_kind(const void *a, const void *b) {
-  const ts_work *x = &(*(const ts_sample *const *) a)->work, *y = &(*(const ts_sample *const *) b)->work;
-  int order = strcmp(x->kind, y->kind);
-  for (int i = 0; i < TS_WORK_EXTENTS && order == 0; ++i) {
-    order = (x->extent[i] > y->extent[i]) - (x->extent[i] < y->extent[i]);
-  }
-  return order;
+  return ts_work_order(&(*(const ts_sample *const *) a)->work, &(*(const ts_sample *const *) b)->work);
 }
 
 static void add_samples(const ts_measured *m, ts_text *to) {
