@@ -95,7 +95,7 @@ static ts_clock walk(const grid *g, const int *rank, int n, const ts_measured *m
   for (int i = 0; i < n; ++i) {
     program[i] = g->program[rank[i]];
   }
-  bool ended = ts_clock_step(program, n, m, NULL, NULL, &clock);
+  bool ended = ts_clock_step(program, n, m, 1, NULL, NULL, &clock);
   TS_CHECK(ended, "the walk ends");
   return clock;
 }

@@ -427,6 +427,19 @@ typedef struct ts_deck {
     /** See ts_rates; 0: nominal. */
     double product_flops, memory_bandwidth, link_bandwidth, copy_bandwidth, core_bandwidth, file_bandwidth;
   } machine;
+  struct {
+    bool enabled;   /**< The keys below count in `tessera tune`. */
+    bool fast;      /**< Buckets and overlap are as the deck has them. */
+    bool overwrite; /**< Files of an earlier search in results_dir are replaced. */
+    char *results_dir, *exps_dir, *metric_path;
+    char *metric;     /**< "throughput", "latency", "flops": which of several batches is the best. */
+    char *tuner_type; /**< "gridsearch", "random", "model_based": the order of trials. */
+    int64_t tuner_early_stopping, tuner_num_trials;
+    int64_t start_profile_step, end_profile_step;
+    int64_t mp_size;                                    /**< tensor_parallel.autotp_size of all candidates, above 1. */
+    int64_t max_train_batch_size, min_train_batch_size; /**< 0: the deck's batch alone. */
+    int64_t max_train_micro_batch_size_per_gpu, min_train_micro_batch_size_per_gpu, num_tuning_micro_batch_sizes;
+  } autotuning;
   ts_deck_tensor_parallel tensor_parallel;
   int64_t sequence_parallel_size; /**< Ranks that share each sample; 1: none do. */
   int64_t data_parallel_size;     /**< 0: what the other axes leave; else that, or an error. */

@@ -8,7 +8,6 @@
       COMPRESS(section ".shared_parameters.method", STRING, method_),      \
       COMPRESS(section ".shared_parameters.schedule_offset", INT, "1000"), \
       COMPRESS(section ".different_groups", ANY, NULL)
-#define TUNE(name, type_, initial_) LATER("autotuning." name, type_, initial_, "runs that search for settings")
 #define DATA(name, type_, initial_) LATER("data_efficiency." name, type_, initial_, "curricula and token dropping")
 #define CURRICULUM(name, type_, initial_) REMOVED("curriculum_learning." name, type_, initial_, "curricula")
 #define SPARSE(name, type_, initial_) REMOVED("sparse_attention." name, type_, initial_, "sparse attention")
@@ -115,29 +114,37 @@ static const ts_key rows[] = {
            "The rule: 0.1, or 0.2 (whole nodes; a number of ranks that does not "
            "fit gets a batch of its own)."),
 
-    TUNE("enabled", BOOL, "false"),
-    TUNE("fast", BOOL, "true"),
-    TUNE("results_dir", STRING, "autotuning_results"),
-    TUNE("exps_dir", STRING, "autotuning_exps"),
-    TUNE("overwrite", BOOL, "true"),
-    TUNE("start_profile_step", INT, "3"),
-    TUNE("end_profile_step", INT, "5"),
-    TUNE("start_step", INT, NULL),
-    TUNE("end_step", INT, NULL),
-    TUNE("metric", STRING, "throughput"),
-    TUNE("metric_path", STRING, NULL),
-    TUNE("tuner_type", STRING, "gridsearch"),
-    TUNE("tuner_early_stopping", INT, "5"),
-    TUNE("tuner_num_trials", INT, "50"),
-    TUNE("arg_mappings", ANY, NULL),
-    TUNE("model_info", ANY, NULL),
-    TUNE("model_info_path", STRING, NULL),
-    TUNE("mp_size", INT, "1"),
-    TUNE("max_train_batch_size", INT, NULL),
-    TUNE("min_train_batch_size", INT, "1"),
-    TUNE("max_train_micro_batch_size_per_gpu", INT, "1024"),
-    TUNE("min_train_micro_batch_size_per_gpu", INT, "1"),
-    TUNE("num_tuning_micro_batch_sizes", INT, "3"),
+    FLAG(autotuning.enabled, "false", 0,
+         "The keys of this section count in `tessera tune`, which searches; `tessera train` does not."),
+    FLAG(autotuning.fast, "true", 0, "Leave sizes of buckets and overlap as they are."),
+    WORD(autotuning.results_dir, "autotuning_results", NULL, NULL, 0,
+         "Where summary.txt and ds_config_optimal.json are left."),
+    WORD(autotuning.exps_dir, "autotuning_exps", NULL, NULL, 0, "Where trials have their decks, runs and logs."),
+    FLAG(autotuning.overwrite, "true", 0, "Replace what an earlier search has left in results_dir."),
+    INTEGER(autotuning.start_profile_step, "3", 1, 1000, 0, "The first step of a trial that counts."),
+    INTEGER(autotuning.end_profile_step, "5", 1, 1000, 0, "The last one."),
+    ALIAS("autotuning.start_step", "autotuning.start_profile_step"),
+    ALIAS("autotuning.end_step", "autotuning.end_profile_step"),
+    WORD(autotuning.metric, "throughput", "throughput|latency|flops", NULL, 0,
+         "By what the best of several batches is chosen; with one batch all three choose the same."),
+    WORD(autotuning.metric_path, "", NULL, NULL, 0, "A file for what the best came to, as json; empty: none."),
+    WORD(autotuning.tuner_type, "gridsearch", "gridsearch|random|model_based", NULL, 0,
+         "The order in which trials are run: of the space, by chance, or by the plan."),
+    INTEGER(autotuning.tuner_early_stopping, "5", 1, SIZE, 0,
+            "Trials without a better one after which no other is begun."),
+    INTEGER(autotuning.tuner_num_trials, "50", 1, SIZE, 0, "Trials at most."),
+    NONE("autotuning.arg_mappings", ANY, NULL, "a deck has no other arguments"),
+    NONE("autotuning.model_info", ANY, NULL, "the model is the deck's"),
+    NONE("autotuning.model_info_path", STRING, NULL, "the model is the deck's"),
+    INTEGER(autotuning.mp_size, "1", 1, SIZE, 0, "Above 1: ranks that share products, of all candidates."),
+    INTEGER(
+        autotuning.max_train_batch_size, "0", 0, SIZE, 0,
+        "Search batches, too: the deck's, doubled and halved up to here; 0: the deck's alone, so that results stay."),
+    INTEGER(autotuning.min_train_batch_size, "1", 1, SIZE, 0, "The smallest of these."),
+    INTEGER(autotuning.max_train_micro_batch_size_per_gpu, "1024", 1, SIZE, 0, "The largest micro-batch."),
+    INTEGER(autotuning.min_train_micro_batch_size_per_gpu, "1", 1, SIZE, 0, "The smallest one."),
+    INTEGER(autotuning.num_tuning_micro_batch_sizes, "3", 1, SIZE, 0,
+            "Sizes of micro-batches that trials are made of, the others as the best of these."),
 
     DATA("enabled", BOOL, "false"),
     DATA("seed", INT, "1234"),

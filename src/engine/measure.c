@@ -53,7 +53,10 @@ void ts_measure_floors(const ts_measuring *of, ts_measured *m) {
     }
   }
   ts_measure_begin(of->world);
-  m->copy = device ? ts_copy_rate(of->backend, (size_t) 1 << 30) : host_copy_rate(of->threads);
+  double host = host_copy_rate(of->threads);
+  ts_measure_begin(of->world);
+  m->copy = device ? ts_copy_rate(of->backend, (size_t) 1 << 30) : host;
+  m->host = device ? host : 0;
   m->slowdown = fmax(m->slowdown, 1);
 }
 
@@ -159,10 +162,32 @@ static double run_steps(ts_world *world, ts_engine *engine, const ts_batch *batc
   return ts_median(seconds, steps);
 }
 
-/* What is left of a step when its nodes are done: of a small one, as that of a large one is lost in the noise. */
-static void keep_rest(const ts_program *program, double rest, ts_measured *m) {
-  m->step = fmax(rest, 0) / 2;
-  m->instruction = fmax(rest, 0) / (2 * (double) program->graph->n_nodes);
+/* What is left of a step when its nodes are done: of a small one, as that of a large one is lost in the noise; the
+ * least that was seen. */
+static void keep_rest(double rest, double nodes, ts_measured *m) {
+  double half = fmax(rest, 0) / 2;
+  m->step = m->step > 0 ? fmin(m->step, half) : half;
+  m->instruction = m->step / nodes;
+}
+
+/* To the samples of one rank those that others have, as ranks of a pipeline do. */
+static void share_samples(ts_world *world, ts_measured *m) {
+  int *n = ts_world_gather(world, &m->n, sizeof m->n), most = 0;
+  for (int i = 0; i < ts_world_size(world); ++i) {
+    most = n[i] > most ? n[i] : most;
+  }
+  ts_sample *mine = ts_calloc((size_t) most + 1, sizeof *mine);
+  memcpy(mine, m->sample, (size_t) m->n * sizeof *mine);
+  ts_sample *all = ts_world_gather(world, mine, ((size_t) most + 1) * sizeof *mine);
+  for (int i = 0; i < ts_world_size(world); ++i) {
+    for (int k = 0; i != ts_world_rank(world) && k < n[i]; ++k) {
+      const ts_sample *s = &all[(size_t) i * ((size_t) most + 1) + (size_t) k];
+      ts_measured_add(m, &s->work, s->seconds);
+    }
+  }
+  ts_free(all);
+  ts_free(mine);
+  ts_free(n);
 }
 
 static ts_status open_engine(ts_world *world, ts_deck *deck, ts_engine **engine, ts_error *err) {
@@ -196,7 +221,7 @@ static ts_status measure_steps(ts_world *world, ts_deck *deck, bool alone, bool 
     ts_executor_set_observer(ts_engine_executor(engine), NULL, NULL);
     double nodes = keep_samples(&o, OBSERVED, m);
     if (rest) {
-      keep_rest(o.program, whole - nodes, m);
+      keep_rest(whole - nodes, fmax((double) o.n / OBSERVED, 1), m);
     }
     ts_free(o.seen);
     ts_batch_destroy(&batch);
@@ -208,8 +233,14 @@ static ts_status measure_steps(ts_world *world, ts_deck *deck, bool alone, bool 
   return status;
 }
 
+/* Without messages beside them, by which nodes take longer: that is measured apart. */
 ts_status ts_measure_deck(ts_world *world, ts_deck *deck, ts_measured *m, ts_error *err) {
-  return measure_steps(world, deck, false, false, m, err);
+  deck->zero_optimization.overlap_comm = deck->tensor_parallel.tp_overlap_comm = false;
+  ts_status status = measure_steps(world, deck, false, false, m, err);
+  if (status == TS_OK) {
+    share_samples(world, m);
+  }
+  return status;
 }
 
 /* The first is the smallest. */
@@ -257,20 +288,22 @@ ts_status ts_measure_open(ts_measuring *of, ts_error *err) {
   ts_deck *deck = NULL;
   ts_status status = read_model(models[0].text, of->device, 0, TS_F32, 1, &deck, err);
   status = status == TS_OK ? ts_engine_backend(deck, of->world, &of->backend, err) : status;
-  of->threads = status == TS_OK ? ts_engine_threads(deck, ts_world_local_size(of->world)) : 0;
+  if (status == TS_OK && of->threads == 0) {
+    of->threads = ts_engine_threads(deck, ts_world_local_size(of->world));
+  }
   ts_deck_destroy(&deck);
   return status;
 }
 
 /* A model, in both types, with as many micro-batches as it may have. */
-static ts_status measure_model(const ts_measuring *of, int model, bool first, ts_measured *m, ts_error *err) {
+static ts_status measure_model(const ts_measuring *of, int model, ts_measured *m, ts_error *err) {
   ts_status status = TS_OK;
   for (int type = 0; type < 2; ++type) {
     for (int n = 1; n <= models[model].micro_batches && status == TS_OK; ++n) {
       ts_deck *deck = NULL;
       ts_dtype dtype = type == 0 ? TS_F32 : of->low;
       status = read_model(models[model].text, of->device, of->threads, dtype, n, &deck, err);
-      bool rest = first && model == 0 && type == 0 && n == 1;
+      bool rest = model == 0 && type == 0 && n == 1;
       status = status == TS_OK ? measure_steps(of->world, deck, true, rest, m, err) : status;
       ts_deck_destroy(&deck);
     }
@@ -280,10 +313,11 @@ static ts_status measure_model(const ts_measuring *of, int model, bool first, ts
 
 /* Twice, as what disturbs a machine comes and goes. */
 ts_status ts_measure_models(const ts_measuring *of, ts_measured *m, ts_error *err) {
+  m->step = 0;
   const int n_models = of->quick ? 1 : (int) (sizeof models / sizeof *models), turns = of->quick ? 1 : 2;
   ts_status status = TS_OK;
   for (int i = 0; i < turns * n_models && status == TS_OK; ++i) {
-    status = measure_model(of, i % n_models, i < n_models, m, err);
+    status = measure_model(of, i % n_models, m, err);
   }
   return status;
 }

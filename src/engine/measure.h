@@ -12,8 +12,8 @@
 typedef struct ts_measuring {
   ts_world *world;           /**< Borrowed. */
   const char *device;        /**< Borrowed: a value of run.device. */
-  const ts_backend *backend; /**< Set by ts_measure_open, as the next one; */
-  int threads;               /**< of a rank. */
+  const ts_backend *backend; /**< Set by ts_measure_open, as the next one is where it is 0; */
+  int threads;               /**< of a rank: unless it is set, as many as a deck that does not say has. */
   ts_dtype low;              /**< BF16 or F16, measured beside fp32. */
   bool quick;                /**< A few shapes, sizes and models: for tests, and to see how it works. */
 } ts_measuring;
@@ -40,7 +40,7 @@ void ts_measure_messages(const ts_measuring *measuring, ts_measured *measured);
  * \return TS_BAD_INPUT, agreed. Collective over the world. */
 ts_status ts_measure_models(const ts_measuring *measuring, ts_measured *measured, ts_error *err);
 
-/** What the steps of a deck consist of: some steps of all ranks, observed.
+/** What the steps of a deck consist of: some steps of all ranks, observed; every rank learns what all have seen.
  * \param [in,out] deck  Its batch and precision are decided here.
  * \return TS_BAD_INPUT, agreed: a deck that cannot be trained here. Collective over the world. */
 ts_status ts_measure_deck(ts_world *world, ts_deck *deck, ts_measured *measured, ts_error *err);

@@ -47,6 +47,9 @@ static ts_status read_file(const char *path, const ts_backend *backend, ts_machi
     return status;
   }
   status = ts_machine_read(path, machine, err);
+  if (status != TS_OK) {
+    return ts_error_add(err, "%s is there already and cannot be added to: give -o another name, or remove it", path);
+  }
   if (status == TS_OK &&
       (strcmp(machine->backend, backend->name) != 0 || strcmp(machine->device, backend->describe()) != 0)) {
     status = ts_error_add(err, "%s is of another device (%s; here: %s): give -o another name", path, machine->device,
@@ -76,19 +79,22 @@ static ts_status measure_all(const ts_measuring *of, ts_measured *measured, ts_e
   return status;
 }
 
-static ts_status measure_own(const ts_arguments *arguments, const ts_measuring *of, ts_measured *measured,
-                             ts_error *err) {
-  ts_deck *deck = NULL;
-  ts_status status = ts_read_deck(arguments, of->world, &deck, err);
-  if (status == TS_OK && strcmp(of->device, "auto") != 0) {
-    ts_free(deck->run.device);
-    deck->run.device = ts_strdup(of->device);
+/* The deck that is given, if one is: where it runs and with how many threads is where and with how many all is
+ * measured. */
+static ts_status read_own(const ts_arguments *arguments, ts_measuring *of, ts_deck **deck, ts_error *err) {
+  if (arguments->n_positional == 0) {
+    return arguments->n_sets == 0 ? TS_OK : ts_error_add(err, "--set changes a DECK, and none is given");
   }
+  ts_status status = ts_read_deck(arguments, of->world, deck, err);
   if (status == TS_OK) {
-    ts_log(TS_LOG_INFO, "steps of %s", arguments->positional[0]);
-    status = ts_measure_deck(of->world, deck, measured, err);
+    ts_deck *d = *deck;
+    if (strcmp(of->device, "auto") != 0) {
+      ts_free(d->run.device);
+      d->run.device = ts_strdup(of->device);
+    }
+    of->device = d->run.device;
+    of->threads = (int) d->run.threads;
   }
-  ts_deck_destroy(&deck);
   return status;
 }
 
@@ -99,20 +105,24 @@ int ts_main_bench(const ts_arguments *arguments, ts_world *world, ts_error *err)
                      .low = TS_BF16,
                      .quick = ts_argument(arguments, "--quick") != NULL};
   ts_machine machine = {0};
+  ts_deck *deck = NULL;
   double start = ts_seconds();
   bool first = ts_world_rank(world) == 0;
   int ranks = ts_world_local_size(world);
-  ts_status status = ts_measure_open(&of, err);
+  ts_status status = read_own(arguments, &of, &deck, err);
+  status = status == TS_OK ? ts_measure_open(&of, err) : status;
   if (status != TS_OK) {
+    ts_deck_destroy(&deck);
     return status;
   }
   status = ts_world_agree(world, first ? read_file(path, of.backend, &machine, err) : TS_OK, err);
   if (status == TS_OK) {
     ts_measured *measured = ts_machine_of(&machine, ranks, of.threads);
-    int known = measured->n > 0 && arguments->n_positional > 0, *all = ts_world_gather(world, &known, sizeof known);
+    int known = measured->n > 0 && deck != NULL, *all = ts_world_gather(world, &known, sizeof known);
     status = all[0] ? TS_OK : measure_all(&of, measured, err);
-    if (status == TS_OK && arguments->n_positional > 0) {
-      status = measure_own(arguments, &of, measured, err);
+    if (status == TS_OK && deck != NULL) {
+      ts_log(TS_LOG_INFO, "steps of %s", arguments->positional[0]);
+      status = ts_measure_deck(world, deck, measured, err);
     }
     ts_free(all);
     if (status == TS_OK && first) {
@@ -125,6 +135,7 @@ int ts_main_bench(const ts_arguments *arguments, ts_world *world, ts_error *err)
     }
     status = ts_world_agree(world, status, err);
   }
+  ts_deck_destroy(&deck);
   ts_machine_clear(&machine);
   return status;
 }

@@ -31,13 +31,40 @@ static const ts_option plan_options[] = {
     {"--ranks", "N", "1", "number of ranks the job will have", false},
     {"--threads", "N", "0", "threads of a rank; 0: what train would use here, with --machine what was measured", false},
     {"--memory", "SIZE", NULL, "of a rank, such as 80GB: print how long samples may be that fit into it", false},
-    {"--machine", "FILE", NULL, "written by tessera bench: print what a step will take on it", false},
-    {"--ranks-per-node", "N", NULL,
-     "of --machine, whose times are those of so many (default: as many as were measured)", false},
+    {"--machine", "FILE", NULL,
+     "written by tessera bench: print what a step will take on it; or a GPU's datasheet: a100, h100, h200, b200, l40s, "
+     "a100-40gb",
+     false},
+    {"--ranks-per-node", "N", NULL, "of --machine: which messages leave a node (default: as many as were measured)",
+     false},
+    {"--timeline", "FILE", NULL,
+     "write the planned step for viewers of traces, a file a stage, as profile.timeline does", false},
     {"--schedule", "[FILE.svg]", NULL,
      "what each stage of a pipeline does in a step, in order; with a file the picture of it: stages down, time across",
      false},
     {"--layout", NULL, NULL, "which part of each parameter is on which rank, and why (tensor parallelism)", false},
+    TARGET_OPTION,
+    FORMAT_OPTION,
+    END_OPTION};
+
+static const ts_option tune_options[] = {
+    SET_OPTION,
+    {"--ranks", "N", "1", "number of ranks the job will have", false},
+    {"--machine", "FILE", NULL,
+     "written by tessera bench, or a GPU's datasheet: a100, h100, h200, b200, l40s, a100-40gb", false},
+    {"--ranks-per-node", "N", "0", "0: as many as were measured and there are", false},
+    {"--threads", "N", "0", "threads of a rank; 0: what was measured", false},
+    {"--memory", "SIZE", NULL, "of a rank (default: the datasheet's, or run.memory_limit; else no limit)", false},
+    {"--keep", "NAMES", NULL,
+     "leave these as the deck has them: of tp,sp,pp,schedule,stage,micro,recompute,offload,overlap,bucket", false},
+    {"--seconds", "S", "60", "begin no other candidate after that", false},
+    {"--top", "N", "10", "rows of the table", false},
+    {"-o", "FILE", NULL, "write the best deck, complete", false},
+    {"--measure", "K", "0", "run the best K for a few steps and take the fastest of these", false},
+    {"--launch", "WORDS", NULL, "what runs tessera on the ranks (default: mpiexec -n N), such as \"srun -n 8\"", false},
+    {"--steps", "N", "5", "steps of a trial that count, behind three that do not", false},
+    {"--timeout", "S", "600", "end a trial after that", false},
+    {"--results", "DIRECTORY", "autotuning_exps", "for decks, runs and logs of trials", false},
     TARGET_OPTION,
     FORMAT_OPTION,
     END_OPTION};
@@ -174,6 +201,13 @@ const ts_command ts_commands[] = {
      "much of "
      "all this was measured and how much is rated by what is near it.  Needs no MPI: run it on a login node.",
      plan_options, "tessera plan big.cfg --ranks 64 --set zero_optimization.stage=2", false},
+    {"tune", ts_main_tune, "DECK", 1, 1, "search the settings with which a step is fastest",
+     "Searches stages of ZeRO, tensor, sequence and pipeline parallelism with its schedules, micro-batches, activation "
+     "checkpointing, offload, overlap and buckets for the deck's batch on a number of ranks, without running: each "
+     "candidate's memory is that of its plan, its time that of the clock (plan --machine).  Prints the fastest, why "
+     "others are not, and the words that make train use the best; -o writes it as a deck.  What changes results "
+     "(batch, precision, learning rate) is left alone.",
+     tune_options, "tessera tune big.cfg --ranks 512 --machine h100 -o best.cfg", false},
     {"bench", ts_main_bench, "[DECK]", 0, 1, "measure what this machine takes, for plan --machine",
      "Measures products of a grid of shapes, collectives of a row of sizes, and the nodes of real steps of small "
      "models, "

@@ -20,18 +20,22 @@
 
 #include <string.h>
 
-static ts_status find_options(const ts_arguments *arguments, ts_deck *deck, ts_mesh *mesh, const ts_measured *measured,
+static ts_status find_options(const ts_arguments *arguments, ts_deck *deck, ts_mesh *mesh, const ts_timing *timing,
                               ts_program_options *options, ts_error *err) {
   int64_t threads;
   const ts_backend *backend;
-  ts_status status = ts_engine_choose_target(ts_argument(arguments, "--target"), deck, &backend, err);
+  const char *target = ts_argument(arguments, "--target");
+  if (timing != NULL && strcmp(target, "auto") == 0 && strcmp(deck->run.device, "auto") == 0) {
+    target = timing->machine[0].backend;
+  }
+  ts_status status = ts_engine_choose_target(target, deck, &backend, err);
   status = status == TS_OK ? ts_argument_int(arguments, "--threads", 0, 1024, &threads, err) : status;
   if (status != TS_OK) {
     return status;
   }
-  threads = threads > 0                                  ? threads
-            : measured != NULL && deck->run.threads == 0 ? measured->threads
-                                                         : ts_engine_threads(deck, mesh->ranks);
+  threads = threads > 0                                                         ? threads
+            : timing != NULL && timing->sheet == NULL && deck->run.threads == 0 ? timing->by[0]->threads
+                                                                                : ts_engine_threads(deck, mesh->ranks);
   *options = (ts_program_options){.deck = deck,
                                   .mesh = mesh,
                                   .target = {backend, (int) threads, ts_engine_cudnn_use(deck, backend)},
@@ -408,39 +412,40 @@ static void print_longest(const ts_program_options *options, int64_t memory, boo
   ts_text_add(to, "\n");
 }
 
-/* The file of --machine, and of its times those of this job; *measured is NULL without it. */
-static ts_status find_machine(const ts_arguments *arguments, const ts_deck *deck, int ranks, ts_machine *machine,
-                              const ts_measured **measured, ts_error *err) {
-  const char *path = ts_argument(arguments, "--machine");
+/* By --machine; *given is false without it. */
+static ts_status open_timing(const ts_arguments *arguments, const ts_deck *deck, int ranks, ts_timing *timing,
+                             bool *given, ts_error *err) {
+  static const char *const needing[] = {"--ranks-per-node", "--timeline"};
+  const char *machine = ts_argument(arguments, "--machine");
   int64_t node = 0, threads = 0;
-  *measured = NULL;
-  if (path == NULL) {
-    return ts_argument(arguments, "--ranks-per-node") != NULL
-               ? ts_error_add(err, "--ranks-per-node says which times of a --machine count, and there is none")
-               : TS_OK;
+  *given = machine != NULL;
+  for (size_t i = 0; i < sizeof needing / sizeof *needing && machine == NULL; ++i) {
+    if (ts_argument(arguments, needing[i]) != NULL) {
+      return ts_error_add(err, "%s wants a --machine, and there is none", needing[i]);
+    }
+  }
+  if (machine == NULL) {
+    return TS_OK;
   }
   ts_status status = ts_argument_int(arguments, "--threads", 0, 1024, &threads, err);
-  threads = threads > 0 ? threads : deck->run.threads;
   if (status == TS_OK && ts_argument(arguments, "--ranks-per-node") != NULL) {
     status = ts_argument_int(arguments, "--ranks-per-node", 1, 1 << 20, &node, err);
   }
-  status = status == TS_OK ? ts_machine_read(path, machine, err) : status;
-  if (status == TS_OK) {
-    *measured = ts_plan_find_measured(machine, ranks, (int) node, (int) threads);
-  }
-  return status;
+  return status == TS_OK ? ts_timing_open(machine, ranks, (int) node, (int) (threads > 0 ? threads : deck->run.threads),
+                                          timing, err)
+                         : status;
 }
 
 static void print_all(const ts_program_options *options, bool json, const ts_arguments *arguments, int64_t memory,
-                      const ts_machine *machine, const ts_measured *measured) {
+                      const ts_timing *timing) {
   bool layout = ts_argument(arguments, "--layout") != NULL;
   ts_text text = {0};
   ts_program *program = ts_plan_largest(options);
   print_plan(options, program, json, &text);
   ts_program_destroy(&program);
   ts_plan_print_experts(options, json, &text);
-  if (measured != NULL) {
-    ts_plan_print_time(options, machine, measured, json, &text);
+  if (timing != NULL) {
+    ts_plan_print_time(options, timing, json, &text);
   }
   const char *schedule = ts_argument(arguments, "--schedule");
   ts_plan_print_stages(options, memory, json, schedule != NULL && schedule[0] == 0, &text);
@@ -459,8 +464,8 @@ int ts_main_plan(const ts_arguments *arguments, ts_world *world, ts_error *err) 
   int64_t ranks, memory = 0;
   ts_deck *deck = NULL;
   ts_program_options options;
-  ts_machine machine = {0};
-  const ts_measured *measured;
+  ts_timing times = {0}, *timing;
+  bool timed = false;
   ts_mesh mesh;
   const char *format = ts_argument(arguments, "--format");
   bool json = strcmp(format, "json") == 0;
@@ -473,20 +478,24 @@ int ts_main_plan(const ts_arguments *arguments, ts_world *world, ts_error *err) 
   status = status == TS_OK ? ts_read_deck(arguments, NULL, &deck, err) : status;
   status = status == TS_OK ? ts_deck_mesh(deck, (int) ranks, 0, &mesh, err) : status;
   status = status == TS_OK ? ts_deck_resolve_batch(deck, ts_mesh_group_size(&mesh, TS_AXES_BATCH), err) : status;
-  status = status == TS_OK ? find_machine(arguments, deck, (int) ranks, &machine, &measured, err) : status;
-  status = status == TS_OK ? find_options(arguments, deck, &mesh, measured, &options, err) : status;
-  if (status == TS_OK && measured != NULL && strcmp(machine.backend, options.target.backend->name) != 0) {
-    status = ts_error_add(err, "--machine %s: was measured on \"%s\", the plan is for \"%s\" (--target)",
-                          ts_argument(arguments, "--machine"), machine.backend, options.target.backend->name);
+  status = status == TS_OK ? open_timing(arguments, deck, (int) ranks, &times, &timed, err) : status;
+  timing = timed ? &times : NULL;
+  status = status == TS_OK ? find_options(arguments, deck, &mesh, timing, &options, err) : status;
+  if (status == TS_OK && timed && strcmp(times.machine[0].backend, options.target.backend->name) != 0) {
+    status = ts_error_add(err, "--machine %s is of \"%s\", the plan is for \"%s\": --target %s",
+                          ts_argument(arguments, "--machine"), times.machine[0].backend, options.target.backend->name,
+                          times.machine[0].backend);
   }
   if (status == TS_OK) {
     options.memory = memory;
     choose_cuts(&options, deck, ts_budget_memory(&options));
     const char *schedule = ts_argument(arguments, "--schedule");
-    print_all(&options, json, arguments, memory, &machine, measured);
+    const char *timeline = ts_argument(arguments, "--timeline");
+    print_all(&options, json, arguments, memory, timing);
     status = schedule != NULL && schedule[0] != 0 ? ts_plan_draw_stages(&options, schedule, err) : TS_OK;
+    status = status == TS_OK && timeline != NULL ? ts_plan_write_timeline(&options, timing, timeline, err) : status;
   }
-  ts_machine_clear(&machine);
+  ts_timing_clear(&times);
   ts_deck_destroy(&deck);
   return status;
 }

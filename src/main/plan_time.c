@@ -3,54 +3,13 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "graph/op.h"
-#include "run/clock.h"
+#include "io/timeline.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-const ts_measured *ts_plan_find_measured(const ts_machine *machine, int ranks, int node, int threads) {
-  const ts_measured *most = &machine->measured[0];
-  for (int i = 1; i < machine->n && node == 0; ++i) { /* ascending by ranks; of the same the one of most threads */
-    most = machine->measured[i].ranks <= ranks ? &machine->measured[i] : most;
-  }
-  node = node == 0 ? most->ranks : node;
-  return ts_machine_find(machine, node < ranks ? node : ranks, threads == 0 ? most->threads : threads);
-}
-
-/* A rank's program of each stage. */
-typedef struct stages {
-  ts_program **program; /* owned */
-  int n;
-} stages;
-
-static stages make_stages(const ts_program_options *options) {
-  stages s = {.n = options->mesh->size[TS_AXIS_PP]};
-  s.program = ts_calloc((size_t) s.n, sizeof *s.program);
-  for (int i = 0; i < s.n; ++i) {
-    ts_program_options of = *options;
-    ts_mesh mesh = ts_mesh_at(options->mesh, ts_mesh_group_member(options->mesh, TS_AXES(TS_AXIS_PP), i));
-    of.mesh = &mesh;
-    s.program[i] = ts_program_create(&of);
-  }
-  return s;
-}
-
-static void end_stages(stages *s) {
-  for (int i = 0; i < s->n; ++i) {
-    ts_program_destroy(&s->program[i]);
-  }
-  ts_free(s->program);
-}
-
-/* The stage that computes longest. */
-static const ts_clock_stage *busiest(const ts_clock *clock) {
-  const ts_clock_stage *most = &clock->stage[0];
-  for (int i = 1; i < clock->n; ++i) {
-    most = clock->stage[i].computing > most->computing ? &clock->stage[i] : most;
-  }
-  return most;
-}
+/* ---- text ---- */
 
 /* FLOPs of a step by the three conventions, of all ranks. */
 typedef struct conventions {
@@ -101,72 +60,196 @@ static void print_known(const ts_clock_stage *s, ts_text *to) {
   ts_text_add(to, ")\n");
 }
 
-static void print_text(const ts_program *program, const ts_machine *machine, const ts_measured *m,
-                       const ts_clock *clock, ts_text *to) {
-  const ts_deck *deck = program->deck;
-  const ts_clock_stage *s = busiest(clock);
-  const conventions f = flops_of(program);
-  const double ranks = program->mesh.ranks, step = clock->step,
-               tokens = (double) (deck->train_batch_size * deck->data.sequence_length) / step;
-  bool low = ts_deck_products(deck) != TS_F32;
-  const double peak = m->product[low ? TS_RATED_LOW : TS_RATED_FP32], rate = f.half / step / ranks;
+/* By whose times. */
+static void print_source(const ts_timing *timing, ts_text *to) {
+  const ts_machine *machine = &timing->machine[0];
+  const ts_measured *m = timing->by[0];
+  if (timing->sheet != NULL) {
+    ts_text_add(to,
+                "\ntime of a step on %s, %d a node: NOT MEASURED, a range by parts of the datasheet's peaks; tessera "
+                "bench on such a machine narrows it\n",
+                machine->device, timing->node);
+    return;
+  }
   ts_text_add(to, "\ntime of a step, by what was measured on %s: %s, %d rank%s a node x %d thread%s\n", machine->date,
               machine->device, m->ranks, m->ranks > 1 ? "s" : "", m->threads, m->threads > 1 ? "s" : "");
-  ts_text_add(to, "  %-34s %10.2f ms: forward %.2f, backward %.2f, update %.2f\n", "step", 1e3 * step,
-              1e3 * s->phase[TS_RUN_FORWARD], 1e3 * s->phase[TS_RUN_BACKWARD], 1e3 * s->phase[TS_RUN_UPDATE]);
-  ts_text_add(to, "  %-34s %10.0f: %.0f a rank\n", "tokens/s", tokens, tokens / ranks);
-  ts_text_add(to,
-              "  %-34s %10.4g: MFU %.1f %% (6N), %.1f %% (causal half, 6N + 6LCT), %.1f %% (full, 6N + 12LCT) of the "
-              "%.4g of its best product\n",
-              "TFLOP/s a rank (6N + 6LCT)", 1e-12 * rate, 100 * f.products / step / ranks / peak, 100 * rate / peak,
-              100 * f.full / step / ranks / peak, 1e-12 * peak);
-  ts_text_add(to, "  %-34s %10.2f ms\n", "computed", 1e3 * s->computing);
-  if (s->messages > 0) {
-    ts_text_add(to, "  %-34s %10.2f ms, exposed %.2f ms = %.1f %% of the step\n", "messages", 1e3 * s->messages,
-                1e3 * s->exposed, 100 * s->exposed / step);
+  if (m->ranks != timing->node) {
+    ts_text_add(to, "  (%d ranks a node were not measured: messages leave nodes of %d, their times are those of %d)\n",
+                timing->node, timing->node, m->ranks);
   }
-  if (s->copies > 0) {
-    ts_text_add(to, "  %-34s %10.2f ms, waited for %.2f ms (by the rates of `machine`)\n", "copies and files",
-                1e3 * s->copies, 1e3 * s->waited);
-  }
-  if (clock->n > 1) {
-    ts_text_add(to, "  %-34s %10.1f %% of the time\n", "bubble", 100 * clock->bubble);
-  }
-  print_ops(s, step, to);
-  print_known(s, to);
 }
 
-static void print_json(const ts_program *program, const ts_measured *m, const ts_clock *clock, ts_text *to) {
-  const ts_clock_stage *s = busiest(clock);
+/* A number, or the range from the fast end to the slow one. */
+static void add_range(const ts_timing *timing, const double *x, const char *format, ts_text *to) {
+  char text[64];
+  for (int end = 0; end < timing->ends; ++end) {
+    snprintf(text, sizeof text, format, x[end]);
+    ts_text_add(to, end > 0 ? " to %s" : "%10s", text);
+  }
+}
+
+typedef struct planned {
+  double step, tokens, rate, products, half, full, computed, messages, exposed, host, copies, waited, neighbours,
+      bubble;
+} planned;
+
+/* Where the part of a planned step is. */
+static planned plan_of(const ts_program *program, const ts_timing *timing, ts_end end, const ts_clock *clock) {
+  const ts_deck *deck = program->deck;
+  const ts_clock_stage *s = ts_clock_busiest(clock);
+  const conventions f = flops_of(program);
+  const double ranks = program->mesh.ranks, step = clock->step;
+  bool low = ts_deck_products(deck) != TS_F32;
+  /* of a datasheet's peak itself */
+  const double *products = timing->sheet != NULL ? timing->sheet->product : timing->by[end]->product;
+  const double part = 100 / step / ranks / products[low ? TS_RATED_LOW : TS_RATED_FP32];
+  return (planned){.step = 1e3 * step,
+                   .tokens = (double) (deck->train_batch_size * deck->data.sequence_length) / step,
+                   .rate = 1e-12 * f.half / step / ranks,
+                   .products = f.products * part,
+                   .half = f.half * part,
+                   .full = f.full * part,
+                   .computed = 1e3 * s->computing,
+                   .messages = 1e3 * s->messages,
+                   .exposed = 1e3 * s->exposed,
+                   .host = 1e3 * s->host,
+                   .copies = 1e3 * s->copies,
+                   .waited = 1e3 * s->waited,
+                   .neighbours = 1e3 * s->neighbours,
+                   .bubble = 100 * clock->bubble};
+}
+
+/* A row of the table; `at` is of the first end. */
+static void add_row(const ts_timing *timing, const planned *p, const double *at, const char *label, const char *format,
+                    const char *unit, ts_text *to) {
+  size_t offset = (size_t) ((const char *) at - (const char *) p);
+  double x[TS_N_ENDS] = {0};
+  for (int end = 0; end < timing->ends; ++end) {
+    memcpy(&x[end], (const char *) &p[end] + offset, sizeof x[end]);
+  }
+  ts_text_add(to, "  %-34s ", label);
+  add_range(timing, x, format, to);
+  ts_text_add(to, "%s\n", unit);
+}
+
+static void print_text(const ts_program *program, const ts_timing *timing, const ts_clock *clock, ts_text *to) {
+  planned p[TS_N_ENDS];
+  const ts_clock_stage *s = ts_clock_busiest(&clock[0]);
+  for (ts_end end = 0; (int) end < timing->ends; ++end) {
+    p[end] = plan_of(program, timing, end, &clock[end]);
+  }
+  print_source(timing, to);
+  add_row(timing, p, &p->step, "step", "%.2f", " ms", to);
+  ts_text_add(to, "  %-34s %10.2f ms, backward %.2f, update %.2f%s\n", "  forward", 1e3 * s->phase[TS_RUN_FORWARD],
+              1e3 * s->phase[TS_RUN_BACKWARD], 1e3 * s->phase[TS_RUN_UPDATE],
+              timing->ends > 1 ? " (of the fast end)" : "");
+  add_row(timing, p, &p->tokens, "tokens/s", "%.0f", "", to);
+  double each[TS_N_ENDS] = {p[0].tokens / program->mesh.ranks, p[timing->ends - 1].tokens / program->mesh.ranks};
+  ts_text_add(to, "  %-34s ", "tokens/s a rank");
+  add_range(timing, each, "%.0f", to);
+  ts_text_add(to, "\n");
+  add_row(timing, p, &p->rate, "TFLOP/s a rank (6N + 6LCT)", "%.4g", "", to);
+  const char *of = timing->sheet != NULL ? " % of the datasheet's peak" : " % of its best product";
+  add_row(timing, p, &p->products, "MFU (6N)", "%.1f", of, to);
+  add_row(timing, p, &p->half, "MFU (causal half, 6N + 6LCT)", "%.1f", of, to);
+  add_row(timing, p, &p->full, "MFU (full, 6N + 12LCT)", "%.1f", of, to);
+  if (clock->n > 1) {
+    ts_text_add(to, "  stage %d, which computes longest:\n", (int) (s - clock->stage));
+  }
+  add_row(timing, p, &p->computed, "computed", "%.2f", " ms", to);
+  if (s->messages > 0) {
+    add_row(timing, p, &p->messages, "messages", "%.2f", " ms", to);
+    add_row(timing, p, &p->exposed, "  exposed", "%.2f", " ms", to);
+  }
+  if (s->host > 0) {
+    add_row(timing, p, &p->host, "computed by the host", "%.2f", " ms", to);
+  }
+  if (s->copies > 0) {
+    add_row(timing, p, &p->copies, "copies and files", "%.2f", " ms (by the rates of `machine`)", to);
+    add_row(timing, p, &p->waited, "  waited for", "%.2f", " ms", to);
+  }
+  if (clock->n > 1) {
+    add_row(timing, p, &p->neighbours, "waiting for other stages", "%.2f", " ms", to);
+    add_row(timing, p, &p->bubble, "bubble", "%.1f", " % of the time", to);
+  }
+  print_ops(s, clock->step, to);
+  if (timing->sheet == NULL) {
+    print_known(s, to);
+  }
+}
+
+/* In the order of ts_known. */
+static const char *const known_keys[TS_N_KNOWN] = {"measured", "between", "beyond", "alike", "floor"};
+
+static void print_json(const ts_program *program, const ts_timing *timing, const ts_clock *clock, ts_text *to) {
+  const ts_clock_stage *s = ts_clock_busiest(&clock[0]);
   const conventions f = flops_of(program);
   const double tokens = (double) (program->deck->train_batch_size * program->deck->data.sequence_length) / clock->step;
+  ts_text_add(to,
+              ", \"time\": {\"measured\": %s, \"ranks_per_node\": %d, \"measured_ranks_per_node\": %d, "
+              "\"threads\": %d, \"step_seconds\": %.6g",
+              timing->sheet == NULL ? "true" : "false", timing->node, timing->by[0]->ranks, timing->by[0]->threads,
+              clock->step);
+  if (timing->ends > 1) {
+    ts_text_add(to, ", \"slow_step_seconds\": %.6g", clock[TS_END_SLOW].step);
+  }
   ts_text_add(
       to,
-      ", \"time\": {\"ranks_per_node\": %d, \"threads\": %d, \"step_seconds\": %.6g, \"forward_seconds\": %.6g, "
-      "\"backward_seconds\": %.6g, \"update_seconds\": %.6g, \"tokens_per_second\": %.6g, "
-      "\"flops_per_second_of_a_rank\": %.6g, \"computed_seconds\": %.6g, \"message_seconds\": %.6g, "
-      "\"exposed_seconds\": %.6g, \"copy_seconds\": %.6g, \"copies_waited_seconds\": %.6g, \"bubble\": %.6f",
-      m->ranks, m->threads, clock->step, s->phase[TS_RUN_FORWARD], s->phase[TS_RUN_BACKWARD], s->phase[TS_RUN_UPDATE],
-      tokens, f.half / clock->step / program->mesh.ranks, s->computing, s->messages, s->exposed, s->copies, s->waited,
-      clock->bubble);
+      ", \"forward_seconds\": %.6g, \"backward_seconds\": %.6g, \"update_seconds\": %.6g, \"tokens_per_second\": "
+      "%.6g, \"flops_per_second_of_a_rank\": %.6g, \"computed_seconds\": %.6g, \"message_seconds\": %.6g, "
+      "\"exposed_seconds\": %.6g, \"neighbour_seconds\": %.6g, \"host_seconds\": %.6g, \"copy_seconds\": %.6g, "
+      "\"copies_waited_seconds\": %.6g, \"bubble\": %.6f",
+      s->phase[TS_RUN_FORWARD], s->phase[TS_RUN_BACKWARD], s->phase[TS_RUN_UPDATE], tokens,
+      f.half / clock->step / program->mesh.ranks, s->computing, s->messages, s->exposed, s->neighbours, s->host,
+      s->copies, s->waited, clock->bubble);
   ts_text_add(to, ", \"known_percent\": {");
   for (ts_known k = 0; k < TS_N_KNOWN; ++k) {
-    ts_text_add(to, "%s\"%s\": %.2f", k > 0 ? ", " : "", ts_known_text(k), known_part(s, k));
+    ts_text_add(to, "%s\"%s\": %.2f", k > 0 ? ", " : "", known_keys[k], known_part(s, k));
   }
   ts_text_add(to, "}}");
 }
 
-void ts_plan_print_time(const ts_program_options *options, const ts_machine *machine, const ts_measured *measured,
-                        bool json, ts_text *to) {
-  stages s = make_stages(options);
-  ts_clock clock;
-  TS_CHECK(ts_clock_step((const ts_program *const *) s.program, s.n, measured, NULL, NULL, &clock),
-           "the programs of a step do not come to its end");
-  if (json) {
-    print_json(s.program[0], measured, &clock, to);
-  } else {
-    print_text(s.program[0], machine, measured, &clock, to);
+void ts_plan_print_time(const ts_program_options *options, const ts_timing *timing, bool json, ts_text *to) {
+  ts_stage_programs s = ts_stage_programs_create(options);
+  ts_clock clock[TS_N_ENDS];
+  for (ts_end end = 0; (int) end < timing->ends; ++end) {
+    clock[end] = ts_timing_walk(&s, timing, end, NULL, NULL);
   }
-  ts_clock_clear(&clock);
-  end_stages(&s);
+  (json ? print_json : print_text)(s.program[0], timing, clock, to);
+  for (int end = 0; end < timing->ends; ++end) {
+    ts_clock_clear(&clock[end]);
+  }
+  ts_stage_programs_clear(&s);
+}
+
+/* ---- a timeline ---- */
+
+static void note_event(void *user, int stage, const ts_node *node, bool collective, double start, double seconds) {
+  ts_timeline **lines = user;
+  ts_timeline_event(lines[stage], node->name, ts_op_get(node->op)->name,
+                    collective || ts_node_is_copy(node) ? TS_TIMELINE_COMMUNICATION : TS_TIMELINE_COMPUTATION, start,
+                    seconds);
+}
+
+ts_status ts_plan_write_timeline(const ts_program_options *options, const ts_timing *timing, const char *path,
+                                 ts_error *err) {
+  ts_stage_programs s = ts_stage_programs_create(options);
+  ts_timeline **lines = ts_calloc((size_t) s.n, sizeof *lines);
+  ts_status status = TS_OK;
+  for (int i = 0; i < s.n && status == TS_OK; ++i) {
+    int rank = s.program[i]->mesh.rank;
+    char *file = i == 0 ? ts_strdup(path) : ts_format("%s.rank%d", path, rank);
+    status = ts_timeline_open(file, rank, s.n > 1 ? i : -1, &lines[i], err);
+    ts_free(file);
+  }
+  if (status == TS_OK) {
+    ts_clock clock = ts_timing_walk(&s, timing, TS_END_FAST, note_event, lines);
+    ts_clock_clear(&clock);
+  }
+  for (int i = 0; i < s.n; ++i) {
+    ts_timeline_close(&lines[i]);
+  }
+  ts_free(lines);
+  ts_stage_programs_clear(&s);
+  return status;
 }

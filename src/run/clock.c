@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "graph/op.h"
+#include "pass/offload.h"
 #include "pass/rates.h"
 
 #include <math.h>
@@ -17,7 +18,8 @@ typedef struct flight {
 /* What a stage has sent to a neighbour, or has come to of a group with other stages. */
 typedef struct arrival {
   const ts_node *node;
-  double time; /* it is there, or has begun */
+  double time;    /* it is there, or has begun */
+  double seconds; /* that it was on its way */
   bool taken;
 } arrival;
 
@@ -39,7 +41,8 @@ typedef struct walker {
   int at;                /* next instruction */
   double time, start;    /* its own clock; when the run began */
   double stream;         /* when the collectives so far are done, */
-  double in, out, files; /* and copies each way, and those of files */
+  double in, out, files; /* and copies each way, and those of files, */
+  double host;           /* and what the host computes */
   flight *flying;        /* owned */
   int n_flying;
   arrival *sent, *met; /* owned: messages in their order; collectives with other stages */
@@ -51,6 +54,7 @@ typedef struct walk {
   walker *stage;
   int n;
   const ts_measured *measured;
+  int node;
   ts_rates rates;
   ts_clock_observer *observer;
   void *user;
@@ -70,9 +74,13 @@ static void note_row(walk *w, walker *s, const ts_node *node, bool collective, d
 static double seconds_of_node(walk *w, walker *s, const ts_node *node) {
   cost *c = &s->cost[node - s->program->graph->node];
   if (!c->is_known) {
-    const ts_work work = ts_node_work(s->program, node, w->measured->ranks);
+    const ts_work work = ts_node_work(s->program, node, w->node);
     *c = (cost){.is_known = true};
     c->seconds = ts_measured_seconds(w->measured, &work, &c->how);
+    if (node->on_host && c->how == TS_KNOWN_NOTHING && w->measured->host == 0) {
+      const ts_program *p = s->program;
+      c->seconds = work.bytes / (w->rates.core * ts_offload_threads(p->deck, &p->target));
+    }
   }
   s->said->known[c->how] += c->seconds;
   return c->seconds;
@@ -88,6 +96,14 @@ static void compute(walk *w, walker *s, const ts_node *node) {
   note_row(w, s, node, false, s->time, seconds);
   s->said->computing += seconds;
   s->time += seconds + w->measured->instruction;
+}
+
+/* By processors beside a device: when what it takes was brought. */
+static void compute_on_host(walk *w, walker *s, const ts_node *node) {
+  double seconds = seconds_of_node(w, s, node), begin = fmax(s->host, fmax(s->in, s->out));
+  note_row(w, s, node, false, begin, seconds);
+  s->said->host += seconds;
+  s->host = begin + seconds;
 }
 
 /* ---- collectives ---- */
@@ -131,7 +147,7 @@ static bool meet_stages(walk *w, walker *s, const ts_node *node, double *time) {
     --nth;
   } else {
     TS_GROW(s->met, s->n_met, s->met_capacity);
-    s->met[s->n_met++] = (arrival){node, *time, false};
+    s->met[s->n_met++] = (arrival){.node = node, .time = *time};
   }
   for (int i = 0; i < w->n; ++i) {
     const arrival *other = find_met(&w->stage[i], node->name, nth);
@@ -171,7 +187,7 @@ static void begin_copy(walk *w, walker *s, ts_nid n) {
   bool file = ts_node_copies(node) == TS_SPACE_FILE;
   double *queue = file ? &s->files : ts_copy_reads(node) ? &s->in : &s->out;
   double seconds = (double) ts_tensor_bytes(s->program->graph, node->out[0]) / (file ? w->rates.file : w->rates.copy);
-  double begin = fmax(s->time, *queue);
+  double begin = fmax(fmax(s->time, s->host), *queue);
   note_row(w, s, node, false, begin, seconds);
   s->said->copies += seconds;
   *queue = begin + seconds;
@@ -214,12 +230,13 @@ static arrival *next_arrival(walk *w, const ts_node *node) {
   return NULL;
 }
 
+/* To a chunk of its own, as the two halves of a V have, in no time. */
 static void send_on(walk *w, walker *s, const ts_node *node) {
-  double seconds = seconds_of_node(w, s, node);
+  double seconds = &w->stage[node->attr.message.peer] != s ? seconds_of_node(w, s, node) : 0;
   note_row(w, s, node, true, s->time, seconds);
   s->said->messages += seconds;
   TS_GROW(s->sent, s->n_sent, s->sent_capacity);
-  s->sent[s->n_sent++] = (arrival){node, s->time + seconds, false};
+  s->sent[s->n_sent++] = (arrival){node, s->time + seconds, seconds, false};
 }
 
 static bool take_arrival(walk *w, walker *s, const ts_node *node) {
@@ -227,12 +244,13 @@ static bool take_arrival(walk *w, walker *s, const ts_node *node) {
   if (here == NULL) {
     return false;
   }
-  double held = fmax(here->time - s->time, 0);
+  double held = fmax(here->time - s->time, 0), exposed = fmin(held, here->seconds);
   here->taken = true;
-  s->said->exposed += held;
+  s->said->exposed += exposed;
+  s->said->neighbours += held - exposed;
   s->said->row[node->op].op = node->op;
   s->said->row[node->op].calls += 1;
-  s->said->row[node->op].exposed += held;
+  s->said->row[node->op].exposed += exposed;
   s->time += held;
   return true;
 }
@@ -258,10 +276,10 @@ static void close_run(walker *s) {
   s->said->phase[s->kind->phase] += s->time - s->start;
   if (s->kind->phase != TS_RUN_UPDATE) {
     s->said->begin_of_update = s->time;
-    s->said->busy =
-        s->said->phase[TS_RUN_FORWARD] + s->said->phase[TS_RUN_BACKWARD] - s->said->exposed - s->said->waited;
+    s->said->busy = s->said->phase[TS_RUN_FORWARD] + s->said->phase[TS_RUN_BACKWARD] - s->said->exposed -
+                    s->said->neighbours - s->said->waited;
   }
-  s->said->end = s->time;
+  s->said->end = fmax(s->time, s->host);
   s->n_flying = 0;
   s->begun = false;
   ++s->run;
@@ -278,7 +296,7 @@ static bool execute_next(walk *w, walker *s, const ts_instruction *instruction) 
     return sends || take_arrival(w, s, node);
   }
   switch (instruction->kind) {
-    case TS_RUN: compute(w, s, node); break;
+    case TS_RUN: (node->on_host ? compute_on_host : compute)(w, s, node); break;
     case TS_WAIT: land(s, instruction->node); break;
     case TS_ISSUE:
       if (!ts_node_is_copy(node)) {
@@ -333,10 +351,11 @@ static double bubble_of(const ts_clock *clock, double span) {
   return idle / clock->n;
 }
 
-bool ts_clock_step(const ts_program *const *program, int n, const ts_measured *measured, ts_clock_observer *observer,
-                   void *user, ts_clock *clock) {
+bool ts_clock_step(const ts_program *const *program, int n, const ts_measured *measured, int node,
+                   ts_clock_observer *observer, void *user, ts_clock *clock) {
   walk w = {.n = n,
             .measured = measured,
+            .node = node,
             .rates = ts_rates_of(program[0]->deck, program[0]->target.backend),
             .observer = observer,
             .user = user,
@@ -362,6 +381,14 @@ bool ts_clock_step(const ts_program *const *program, int n, const ts_measured *m
   clock->bubble = n > 1 ? bubble_of(clock, span) : 0;
   ts_free(w.stage);
   return ended;
+}
+
+const ts_clock_stage *ts_clock_busiest(const ts_clock *clock) {
+  const ts_clock_stage *most = &clock->stage[0];
+  for (int i = 1; i < clock->n; ++i) {
+    most = clock->stage[i].computing > most->computing ? &clock->stage[i] : most;
+  }
+  return most;
 }
 
 void ts_clock_clear(ts_clock *clock) {

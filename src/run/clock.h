@@ -25,8 +25,10 @@ typedef struct ts_clock_stage {
   double phase[TS_N_RUN_PHASES]; /**< Seconds of runs of each phase. */
   double computing;              /**< Of what is computed, stretched by messages beside it. */
   double busy;                   /**< Of forwards and backwards, without what they waited for. */
-  double messages, exposed;      /**< Of collectives, and what the computation waited for them and for neighbours. */
-  double copies, waited;         /**< Of copies between memories and files, likewise. */
+  double messages, exposed;      /**< Of collectives and what is sent, and what the computation waited for these. */
+  double neighbours;             /**< What it waited for stages that had nothing to send yet. */
+  double copies, waited;         /**< Of copies between memories and files, and what was waited for them. */
+  double host;                   /**< Of what processors beside a device compute. */
   double known[TS_N_KNOWN];      /**< Of computing and messages, by how well they are known. */
   ts_clock_row row[TS_N_OPS];    /**< By op. */
 } ts_clock_stage;
@@ -44,12 +46,16 @@ typedef void ts_clock_observer(void *user, int stage, const ts_node *node, bool 
 
 /** Walk a step.
  * \param [in] program   A rank's of each stage, in their order: those that are alike but for the stage.
- * \param [in] measured  For as many ranks a node as there will be.
+ * \param [in] measured  By whose times.
+ * \param [in] node      Ranks of a node, which are numbered node by node: whose messages leave it.
  * \param [in] observer  NULL for none.
  * \return false: the walk cannot go on, which ts_simulate_step explains; else \a clock is the caller's
  *         (ts_clock_clear). Not collective. */
-bool ts_clock_step(const ts_program *const *program, int n, const ts_measured *measured, ts_clock_observer *observer,
-                   void *user, ts_clock *clock);
+bool ts_clock_step(const ts_program *const *program, int n, const ts_measured *measured, int node,
+                   ts_clock_observer *observer, void *user, ts_clock *clock);
+
+/** The stage that computes longest; borrowed. Not collective. */
+const ts_clock_stage *ts_clock_busiest(const ts_clock *clock);
 
 /** Free what it owns. Not collective. */
 void ts_clock_clear(ts_clock *clock);

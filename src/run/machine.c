@@ -5,6 +5,7 @@
 #include "run/turns.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- work ---- */
@@ -39,8 +40,15 @@ static bool adds_to_prior(const ts_node *node) {
   return any;
 }
 
+/* Of the table of an embedding some rows are read. */
+static double bytes_moved(const ts_graph *g, const ts_node *node) {
+  double table = node->op == TS_OP_EMBEDDING ? (double) ts_tensor_bytes(g, node->in[0]) : 0;
+  return ts_node_bytes(g, node) - table;
+}
+
 static ts_work computing(const ts_graph *g, const ts_node *node) {
-  ts_work work = {.flops = ts_node_flops(g, node), .bytes = ts_node_bytes(g, node)};
+  ts_work work = {.flops = ts_node_flops(g, node), .bytes = bytes_moved(g, node)};
+  add_to_kind(&work, node->on_host ? "host." : "");
   add_to_kind(&work, ts_op_get(node->op)->name);
   work.extent[0] = work.flops;
   work.extent[1] = work.bytes;
@@ -128,9 +136,28 @@ void ts_measured_add(ts_measured *m, const ts_work *work, double seconds) {
   m->sample[m->n++] = (ts_sample){*work, seconds};
 }
 
+/* Ranks of a collective, 2 of a message; 0: it is none (ts_message_work). */
+static int ranks_of_message(const char *kind) {
+  const char *x = strstr(kind, " x");
+  return x != NULL ? atoi(x + 2) : 0;
+}
+
+/* Of a message nothing goes below what its bytes take on the link, and a start for each doubling of the ranks. */
+static double floor_of_message(const ts_measured *m, const ts_work *work, int ranks) {
+  ts_link link = strstr(work->kind, "across") != NULL ? TS_LINK_ACROSS : TS_LINK_INSIDE;
+  return m->start * ceil(log2(fmax(ranks, 2))) + work->bytes / (m->link[link] > 0 ? m->link[link] : m->copy);
+}
+
 /* What nothing goes below, in seconds; at least what one line of memory takes, so that there is a logarithm. */
 static double floor_of(const ts_measured *m, const ts_work *work) {
   enum { LINE = 64 };
+  const int ranks = ranks_of_message(work->kind);
+  if (ranks > 0) {
+    return fmax(floor_of_message(m, work, ranks), LINE / m->copy);
+  }
+  if (strncmp(work->kind, "host.", 5) == 0 && m->host > 0) {
+    return fmax(work->bytes, LINE) / m->host;
+  }
   bool low = strstr(work->kind, "bf16") != NULL || strstr(work->kind, "fp16") != NULL;
   double products = work->flops / m->product[low ? TS_RATED_LOW : TS_RATED_FP32];
   return fmax(products, fmax(work->bytes, LINE) / m->copy);

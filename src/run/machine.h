@@ -16,7 +16,8 @@ enum { TS_WORK_TEXT = 128, TS_WORK_EXTENTS = 3 };
 
 /** What there is to do. */
 typedef struct ts_work {
-  char kind[TS_WORK_TEXT]; /**< "matmul.nt fp32>fp32+"; "all_gather bf16 x4 across nodes"; + : added to a prior. */
+  /** "matmul.nt fp32>fp32+", + : added to a prior; "host.adamw fp32>fp32"; "all_gather bf16 x4 across nodes". */
+  char kind[TS_WORK_TEXT];
   double extent[TS_WORK_EXTENTS]; /**< Of a product m, n, k; of others operations and bytes. */
   double flops, bytes;
 } ts_work;
@@ -29,11 +30,17 @@ typedef struct ts_sample {
 /** The types whose products have a rate. */
 enum { TS_RATED_FP32, TS_RATED_LOW, TS_N_RATED };
 
+/** Ways between two ranks. */
+typedef enum ts_link { TS_LINK_INSIDE, TS_LINK_ACROSS, TS_N_LINKS } ts_link;
+
 /** Of \a ranks ranks a node, of \a threads threads each, all at work. */
 typedef struct ts_measured {
   int ranks, threads;
   double product[TS_N_RATED]; /**< FLOP/s of the best product of a rank: in fp32, in bf16. */
   double copy;                /**< Bytes/s read and written by a copy of a rank. */
+  double host;                /**< Bytes/s that the processors of a rank with a device read and write; 0: not known. */
+  double link[TS_N_LINKS];    /**< Bytes/s that a rank sends inside a node, and to another; 0: not known, as a copy. */
+  double start;               /**< Seconds until a message between two arrives that has nothing in it. */
   double slowdown;            /**< What is computed takes so many times as long while messages are under way. */
   double instruction;         /**< Seconds between two nodes, */
   double step;                /**< and of a step beside all of its nodes. */

@@ -51,10 +51,10 @@ ts_status ts_machine_write(const ts_machine *machine, const char *path, ts_error
   for (int i = 0; i < machine->n; ++i) {
     const ts_measured *m = &machine->measured[i];
     ts_text_add(&text,
-                "%s\n  { ranks = %d; threads = %d;\n    product_fp32 = %.4e; product_bf16 = %.4e; copy = %.4e;\n"
-                "    slowdown = %.4f; instruction = %.4e; step = %.4e;\n",
+                "%s\n  { ranks = %d; threads = %d;\n    product_fp32 = %.4e; product_bf16 = %.4e; copy = %.4e; host = "
+                "%.4e;\n    slowdown = %.4f; instruction = %.4e; step = %.4e;\n",
                 i > 0 ? "," : "", m->ranks, m->threads, m->product[TS_RATED_FP32], m->product[TS_RATED_LOW], m->copy,
-                m->slowdown, m->instruction, m->step);
+                m->host, m->slowdown, m->instruction, m->step);
     add_samples(m, &text);
     ts_text_add(&text, "  }");
   }
@@ -133,21 +133,25 @@ static ts_status read_measured(const ts_value *v, const char *path, ts_machine *
   const struct {
     const char *name;
     double low, high, *to;
-  } row[] = {{"ranks", 1, MOST_RANKS, &ranks},
-             {"threads", 1, MOST_THREADS, &threads},
-             {"product_fp32", 1, 1e30, &of.product[TS_RATED_FP32]},
-             {"product_bf16", 1, 1e30, &of.product[TS_RATED_LOW]},
-             {"copy", 1, 1e30, &of.copy},
-             {"slowdown", 1, 1e3, &of.slowdown},
-             {"instruction", 0, 1, &of.instruction},
-             {"step", 0, 1e3, &of.step}};
+    bool optional;
+  } row[] = {{"ranks", 1, MOST_RANKS, &ranks, false},
+             {"threads", 1, MOST_THREADS, &threads, false},
+             {"product_fp32", 1, 1e30, &of.product[TS_RATED_FP32], false},
+             {"product_bf16", 1, 1e30, &of.product[TS_RATED_LOW], false},
+             {"copy", 1, 1e30, &of.copy, false},
+             {"host", 0, 1e30, &of.host, true},
+             {"slowdown", 1, 1e3, &of.slowdown, false},
+             {"instruction", 0, 1, &of.instruction, false},
+             {"step", 0, 1e3, &of.step, false}};
   if (v->kind != TS_VALUE_SECTION) {
     return wrong(v, path, err, "what was measured is a section");
   }
   ts_status status = TS_OK;
   for (size_t i = 0; i < sizeof row / sizeof *row && status == TS_OK; ++i) {
     const ts_value *number = member(v, row[i].name);
-    status = number_within(number, path, row[i].name, row[i].low, row[i].high, row[i].to, err);
+    if (number != NULL || !row[i].optional) {
+      status = number_within(number, path, row[i].name, row[i].low, row[i].high, row[i].to, err);
+    }
   }
   const ts_value *samples = member(v, "samples");
   if (status == TS_OK && (ranks != floor(ranks) || threads != floor(threads))) {
@@ -174,7 +178,8 @@ static ts_status read_machine(const ts_value *root, const char *path, ts_machine
   double format = 0;
   const ts_value *measured = member(root, "measured");
   if (member(root, "tessera_machine") == NULL) {
-    return ts_error_add(err, "%s: no file of tessera bench (tessera_machine is missing)", path);
+    return ts_error_add(err, "%s: no file of tessera bench (tessera_machine is missing): a file that it writes is read",
+                        path);
   }
   ts_status status =
       number_within(member(root, "tessera_machine"), path, "tessera_machine", FORMAT, FORMAT, &format, err);

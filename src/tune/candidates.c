@@ -1,0 +1,252 @@
+#include "tune/candidates.h"
+
+#include "base/memory.h"
+#include "pass/pipeline.h"
+
+#include <math.h>
+#include <string.h>
+
+static const char *const names[TS_N_TUNED] = {[TS_TUNED_TP] = "tp",
+                                              [TS_TUNED_SP] = "sp",
+                                              [TS_TUNED_PP] = "pp",
+                                              [TS_TUNED_SCHEDULE] = "schedule",
+                                              [TS_TUNED_STAGE] = "stage",
+                                              [TS_TUNED_MICRO] = "micro",
+                                              [TS_TUNED_RECOMPUTE] = "recompute",
+                                              [TS_TUNED_OFFLOAD] = "offload",
+                                              [TS_TUNED_OVERLAP] = "overlap",
+                                              [TS_TUNED_BUCKET] = "bucket"};
+
+const char *ts_tuned_name(ts_tuned what) {
+  return names[what];
+}
+
+ts_tuned ts_tuned_find(const char *name) {
+  ts_tuned what = 0;
+  while (what < TS_N_TUNED && strcmp(names[what], name) != 0) {
+    ++what;
+  }
+  return what;
+}
+
+/* ---- values ---- */
+
+static void add_value(ts_tune_space *s, ts_tuned what, const char *text, double number) {
+  for (int i = 0; i < s->n[what]; ++i) {
+    if (strcmp(s->value[what][i].text, text) == 0) {
+      return;
+    }
+  }
+  if (s->n[what] < TS_TUNED_MOST) {
+    ts_tuned_value *v = &s->value[what][s->n[what]++];
+    snprintf(v->text, sizeof v->text, "%s", text);
+    v->number = number;
+  }
+}
+
+static void add_number(ts_tune_space *s, ts_tuned what, double number) {
+  char text[24];
+  snprintf(text, sizeof text, "%.0f", number);
+  add_value(s, what, text, number);
+}
+
+static const char *schedule_text(const ts_deck *deck, char *text, size_t size) {
+  bool interleaved = strcmp(deck->pipeline.schedule, "interleaved") == 0;
+  snprintf(text, size, interleaved ? "%s x%lld" : "%s", deck->pipeline.schedule,
+           (long long) deck->pipeline.virtual_stages);
+  return text;
+}
+
+static const char *recompute_text(const ts_deck *deck) {
+  return !deck->activation_checkpointing.enabled                     ? "none"
+         : strcmp(deck->activation_checkpointing.policy, "sac") == 0 ? "sac"
+                                                                     : "block";
+}
+
+static const char *offload_text(const ts_deck *deck) {
+  return strcmp(deck->zero_optimization.offload_param.device, "none") != 0       ? "all"
+         : strcmp(deck->zero_optimization.offload_optimizer.device, "none") != 0 ? "optimizer"
+                                                                                 : "none";
+}
+
+/* By the part of the FLOPs that come again. */
+static void add_recompute_value(ts_tune_space *s, const char *text) {
+  add_value(s, TS_TUNED_RECOMPUTE, text, strcmp(text, "none") == 0 ? 0 : strcmp(text, "sac") == 0 ? 0.25 : 1.0 / 3);
+}
+
+static void add_offload_value(ts_tune_space *s, const char *text) {
+  add_value(s, TS_TUNED_OFFLOAD, text, strcmp(text, "none") == 0 ? 0 : strcmp(text, "optimizer") == 0 ? 1 : 2);
+}
+
+/* What the deck has. */
+static void add_own(ts_tune_space *s, const ts_deck *deck, ts_tuned what) {
+  char text[24];
+  switch (what) {
+    case TS_TUNED_TP: add_number(s, what, (double) deck->tensor_parallel.autotp_size); break;
+    case TS_TUNED_SP: add_number(s, what, (double) deck->sequence_parallel_size); break;
+    case TS_TUNED_PP: add_number(s, what, (double) deck->pipeline.stages); break;
+    case TS_TUNED_SCHEDULE:
+      add_value(s, what, schedule_text(deck, text, sizeof text),
+                strcmp(deck->pipeline.schedule, "interleaved") == 0 ? (double) deck->pipeline.virtual_stages : 1);
+      break;
+    case TS_TUNED_STAGE: add_number(s, what, (double) deck->zero_optimization.stage); break;
+    case TS_TUNED_MICRO: add_number(s, what, (double) deck->train_micro_batch_size_per_gpu); break;
+    case TS_TUNED_RECOMPUTE: add_recompute_value(s, recompute_text(deck)); break;
+    case TS_TUNED_OFFLOAD: add_offload_value(s, offload_text(deck)); break;
+    case TS_TUNED_OVERLAP: add_value(s, what, "deck", 0); break;
+    case TS_TUNED_BUCKET: add_number(s, what, (double) deck->zero_optimization.reduce_bucket_size); break;
+    default: break;
+  }
+}
+
+/* Divisors that ranks can be shared by. */
+static void add_divisors(ts_tune_space *s, ts_tuned what, int64_t of, int64_t least, int64_t most) {
+  for (int64_t i = least > 0 ? least : 1; i <= of && (most == 0 || i <= most); ++i) {
+    if (of % i == 0) {
+      add_number(s, what, (double) i);
+    }
+  }
+}
+
+/* All that may be tried; `number` of a schedule is by how much its bubble is divided. */
+static void add_others(ts_tune_space *s, const ts_tune_wish *wish, ts_tuned what) {
+  static const struct {
+    const char *text;
+    double number;
+  } schedules[] = {{"1f1b", 1}, {"interleaved x2", 2}, {"zb_h1", 3}, {"zb_v", 6}, {"dualpipe_v", 6}};
+  enum { MOST_SHARED = 64, MOST_STAGES = 64 };
+  switch (what) {
+    case TS_TUNED_TP: add_divisors(s, what, s->ranks, 1, wish->node > 8 ? wish->node : 8); break;
+    case TS_TUNED_SP: add_divisors(s, what, s->ranks, 1, MOST_SHARED); break;
+    case TS_TUNED_PP: add_divisors(s, what, s->ranks, 1, MOST_STAGES); break;
+    case TS_TUNED_SCHEDULE:
+      for (size_t i = 0; i < sizeof schedules / sizeof *schedules; ++i) {
+        add_value(s, what, schedules[i].text, schedules[i].number);
+      }
+      break;
+    case TS_TUNED_STAGE:
+      for (int i = 0; i <= 3; ++i) {
+        add_number(s, what, i);
+      }
+      break;
+    case TS_TUNED_MICRO: add_divisors(s, what, s->batch, wish->least_micro, wish->most_micro); break;
+    case TS_TUNED_RECOMPUTE:
+      add_recompute_value(s, "none");
+      add_recompute_value(s, "sac");
+      add_recompute_value(s, "block");
+      break;
+    case TS_TUNED_OFFLOAD:
+      add_offload_value(s, "none");
+      if (wish->device) {
+        add_offload_value(s, "optimizer");
+        add_offload_value(s, "all");
+      }
+      break;
+    case TS_TUNED_OVERLAP:
+      if (!wish->device) {
+        add_value(s, what, "true", 1);
+        add_value(s, what, "false", 0);
+      }
+      break;
+    case TS_TUNED_BUCKET:
+      add_number(s, what, 5e8);
+      add_number(s, what, 5e7);
+      add_number(s, what, 5e6);
+      break;
+    default: break;
+  }
+}
+
+ts_tune_space ts_tune_space_of(const ts_deck *deck, int ranks, const ts_tune_wish *wish) {
+  ts_tune_space s = {.ranks = ranks, .batch = deck->train_batch_size};
+  for (ts_tuned what = 0; what < TS_N_TUNED; ++what) {
+    bool counted = what <= TS_TUNED_PP || what == TS_TUNED_MICRO;
+    if (wish->kept[what] || !counted) {
+      add_own(&s, deck, what);
+    }
+    if (!wish->kept[what]) {
+      add_others(&s, wish, what);
+    }
+  }
+  return s;
+}
+
+/* ---- candidates ---- */
+
+double ts_candidate_number(const ts_tune_space *s, const ts_candidate *c, ts_tuned what) {
+  return s->value[what][c->at[what]].number;
+}
+
+int ts_candidate_replicas(const ts_tune_space *s, const ts_candidate *c) {
+  int shared = (int) (ts_candidate_number(s, c, TS_TUNED_TP) * ts_candidate_number(s, c, TS_TUNED_SP) *
+                      ts_candidate_number(s, c, TS_TUNED_PP));
+  return shared > 0 && s->ranks % shared == 0 ? s->ranks / shared : 0;
+}
+
+int64_t ts_candidate_accumulation(const ts_tune_space *s, const ts_candidate *c) {
+  int64_t together = ts_candidate_replicas(s, c) * (int64_t) ts_candidate_number(s, c, TS_TUNED_MICRO);
+  return together > 0 && s->batch % together == 0 ? s->batch / together : 0;
+}
+
+static int add_set(char **set, int n, char *text) {
+  TS_ASSERT(n < TS_TUNED_SETS);
+  set[n] = text;
+  return n + 1;
+}
+
+static int add_schedule(const char *text, char **set, int n) {
+  int chunks = 0, length = (int) strcspn(text, " ");
+  n = add_set(set, n, ts_format("pipeline.schedule=%.*s", length, text));
+  return sscanf(text + length, " x%d", &chunks) == 1 ? add_set(set, n, ts_format("pipeline.virtual_stages=%d", chunks))
+                                                     : n;
+}
+
+static int add_recompute(const char *text, char **set, int n) {
+  bool enabled = strcmp(text, "none") != 0;
+  n = add_set(set, n, ts_format("activation_checkpointing.enabled=%s", enabled ? "true" : "false"));
+  return enabled ? add_set(set, n, ts_format("activation_checkpointing.policy=%s", text)) : n;
+}
+
+/* What does not fit leaves. */
+static int add_offload(const char *text, char **set, int n) {
+  bool optimizer = strcmp(text, "none") != 0, all = strcmp(text, "all") == 0;
+  n = add_set(set, n, ts_format("zero_optimization.offload_optimizer.device=%s", optimizer ? "auto" : "none"));
+  return add_set(set, n, ts_format("zero_optimization.offload_param.device=%s", all ? "auto" : "none"));
+}
+
+int ts_candidate_sets(const ts_tune_space *s, const ts_candidate *c, char **set) {
+  static const char *const key[TS_N_TUNED] = {[TS_TUNED_TP] = "tensor_parallel.autotp_size",
+                                              [TS_TUNED_SP] = "sequence_parallel_size",
+                                              [TS_TUNED_PP] = "pipeline.stages",
+                                              [TS_TUNED_STAGE] = "zero_optimization.stage",
+                                              [TS_TUNED_MICRO] = "train_micro_batch_size_per_gpu",
+                                              [TS_TUNED_OVERLAP] = "zero_optimization.overlap_comm",
+                                              [TS_TUNED_BUCKET] = "zero_optimization.reduce_bucket_size"};
+  int n = 0;
+  for (ts_tuned what = 0; what < TS_N_TUNED; ++what) {
+    const char *text = s->value[what][c->at[what]].text;
+    bool own = what >= TS_TUNED_OVERLAP && c->at[what] == 0; /* as the deck has it */
+    if (what == TS_TUNED_SCHEDULE) {
+      n = ts_candidate_number(s, c, TS_TUNED_PP) > 1 ? add_schedule(text, set, n) : n;
+    } else if (what == TS_TUNED_RECOMPUTE) {
+      n = add_recompute(text, set, n);
+    } else if (what == TS_TUNED_OFFLOAD) {
+      n = s->n[what] > 1 ? add_offload(text, set, n) : n;
+    } else if (!own) {
+      n = add_set(set, n, ts_format("%s=%s", key[what], text));
+    }
+  }
+  n = add_set(set, n, ts_format("gradient_accumulation_steps=%lld", (long long) ts_candidate_accumulation(s, c)));
+  return add_set(set, n, ts_format("train_batch_size=%lld", (long long) s->batch));
+}
+
+void ts_candidate_text(const ts_tune_space *s, const ts_candidate *c, ts_text *to) {
+  const char *comma = "";
+  for (ts_tuned what = 0; what < TS_N_TUNED; ++what) {
+    bool idle = what == TS_TUNED_SCHEDULE && ts_candidate_number(s, c, TS_TUNED_PP) == 1;
+    if (s->n[what] > 1 && !idle && !(what >= TS_TUNED_OVERLAP && c->at[what] == 0)) {
+      ts_text_add(to, "%s%s %s", comma, names[what], s->value[what][c->at[what]].text);
+      comma = ", ";
+    }
+  }
+}

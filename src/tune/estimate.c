@@ -1,0 +1,107 @@
+#include "tune/estimate.h"
+
+#include "graph/op.h"
+
+#include <math.h>
+
+ts_tune_model ts_tune_model_of(const ts_program *alone, int64_t batch) {
+  const ts_deck *deck = alone->deck;
+  const double parameters = (double) ts_layout_parameter_count(alone->layout, false);
+  const int64_t *bytes = alone->plan->bytes;
+  return (ts_tune_model){.flops = ts_program_model_flops(alone, NULL) * (double) batch / (double) alone->batch,
+                         .parameters = parameters,
+                         .bytes = (double) bytes[TS_PURPOSE_PARAMETER] / parameters,
+                         .gradient_bytes = (double) bytes[TS_PURPOSE_GRADIENT] / parameters,
+                         .state_bytes = (double) bytes[TS_PURPOSE_OPTIMIZER] / parameters,
+                         .layers = (double) deck->model.num_hidden_layers,
+                         .hidden = (double) deck->model.hidden_size,
+                         .length = (double) deck->data.sequence_length,
+                         .wire = ts_deck_wire(deck),
+                         .low = ts_deck_products(deck) != TS_F32};
+}
+
+typedef struct shape {
+  double tp, sp, pp, dp, stage, micro, steps, recompute, offload;
+} shape;
+
+static shape shape_of(const ts_tune_space *s, const ts_candidate *c) {
+  return (shape){.tp = ts_candidate_number(s, c, TS_TUNED_TP),
+                 .sp = ts_candidate_number(s, c, TS_TUNED_SP),
+                 .pp = ts_candidate_number(s, c, TS_TUNED_PP),
+                 .dp = ts_candidate_replicas(s, c),
+                 .stage = ts_candidate_number(s, c, TS_TUNED_STAGE),
+                 .micro = ts_candidate_number(s, c, TS_TUNED_MICRO),
+                 .steps = (double) ts_candidate_accumulation(s, c),
+                 .recompute = ts_candidate_number(s, c, TS_TUNED_RECOMPUTE),
+                 .offload = ts_candidate_number(s, c, TS_TUNED_OFFLOAD)};
+}
+
+/* Seconds of one collective. */
+static double message(const ts_timing *t, ts_op op, ts_dtype wire, double ranks, bool across, double bytes) {
+  const ts_work work = ts_message_work(op, wire, (int) ranks, across, bytes * (ranks - 1) / ranks);
+  return ranks > 1 ? ts_measured_seconds(t->by[0], &work, NULL) : 0;
+}
+
+/* Of gradients and parameters among those that have the same part of the model; ranks along tp are next to each other.
+ */
+static double data_messages(const shape *x, const ts_tune_model *m, const ts_timing *t) {
+  const double ranks = x->dp * x->sp, part = m->parameters / (x->tp * x->pp), times = x->stage >= 2 ? x->steps : 1;
+  const bool across = ranks * x->tp > t->node;
+  double each = message(t, TS_OP_REDUCE_SCATTER, m->wire, ranks, across, part * m->gradient_bytes) * times;
+  double gathers = x->stage == 3 ? 2 * x->steps : 1;
+  return each + gathers * message(t, TS_OP_ALL_GATHER, m->wire, ranks, across, part * m->bytes);
+}
+
+/* Of blocks, which nothing hides: two sums forward and two backward of ranks that share products, as many exchanges of
+ * those that share samples. */
+static double block_messages(const shape *x, const ts_tune_model *m, const ts_timing *t) {
+  const double times = 4 * x->steps * m->layers / x->pp, bytes = x->micro * m->length / x->sp * m->hidden * m->bytes;
+  double sums = message(t, TS_OP_ALL_REDUCE, m->wire, x->tp, x->tp > t->node, 2 * bytes),
+         exchanges = message(t, TS_OP_ALL_TO_ALL, m->wire, x->sp, x->sp * x->tp > t->node, 2 * bytes / x->tp);
+  return times * (0.5 * sums + exchanges);
+}
+
+/* A step as so many times its work: what a pipeline waits while it fills and empties. */
+static double bubble(const shape *x, double divides) {
+  return x->pp > 1 ? 1 + (x->pp - 1) / divides / x->steps : 1;
+}
+
+/* Of a block's product, which a small micro-batch makes slower. */
+static double product_rate(const shape *x, const ts_tune_model *m, const ts_measured *by) {
+  const char *type = ts_dtype_name(m->low ? TS_BF16 : TS_F32);
+  ts_work work = {.extent = {x->micro * m->length / x->sp, fmax(m->hidden / x->tp, 1), m->hidden}};
+  snprintf(work.kind, sizeof work.kind, "%s.nt %s>%s", ts_op_get(TS_OP_MATMUL)->name, type, type);
+  work.flops = 2 * work.extent[0] * work.extent[1] * work.extent[2];
+  work.bytes = m->bytes * (work.extent[0] * (work.extent[1] + work.extent[2]) + work.extent[1] * work.extent[2]);
+  return work.flops / ts_measured_seconds(by, &work, NULL);
+}
+
+enum { NODES = 50 }; /* of a block, forward and backward, about */
+
+double ts_tune_estimate(const ts_tune_space *s, const ts_tune_model *m, const ts_candidate *c, const ts_timing *t) {
+  const shape x = shape_of(s, c);
+  const ts_measured *by = t->by[0];
+  const double computed = (1 + x.recompute) * m->flops / s->ranks / product_rate(&x, m, by) +
+                          x.steps * NODES * m->layers / x.pp * by->instruction,
+               updated = m->parameters / (x.tp * x.pp) / (x.stage >= 1 ? x.dp * x.sp : 1) *
+                         (2 * m->state_bytes + m->gradient_bytes + m->bytes) / by->copy,
+               beside = data_messages(&x, m, t);
+  return (computed + block_messages(&x, m, t)) * bubble(&x, ts_candidate_number(s, c, TS_TUNED_SCHEDULE)) +
+         fmax(beside - computed, 0) + updated;
+}
+
+/* From forward to backward: a block's input at least, where nothing is computed again some six of its size; a pipeline's
+ * first stage has as many micro-batches under way as there are stages, of a part of the blocks each. */
+static double least_kept(const shape *x, const ts_tune_model *m) {
+  const double input = x->micro * m->length / x->sp * m->hidden * m->bytes / x->tp, times = x->recompute > 0 ? 1 : 6;
+  return input * times * m->layers / x->pp * fmin(x->pp, x->steps);
+}
+
+double ts_tune_least_bytes(const ts_tune_space *s, const ts_tune_model *m, const ts_candidate *c) {
+  const shape x = shape_of(s, c);
+  const double part = m->parameters / (x.tp * x.pp), ranks = x.dp * x.sp;
+  double values = part * m->bytes / (x.stage == 3 ? ranks : 1),
+         gradients = part * m->gradient_bytes / (x.stage >= 2 ? ranks : 1),
+         states = part * m->state_bytes / (x.stage >= 1 ? ranks : 1);
+  return (x.offload < 2 ? values : 0) + (x.offload < 1 ? gradients + states : 0) + least_kept(&x, m);
+}

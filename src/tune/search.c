@@ -1,0 +1,296 @@
+#include "tune/search.h"
+
+#include "base/log.h"
+#include "base/memory.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* A candidate with what is known of it before it is walked. */
+typedef struct entry {
+  ts_candidate candidate;
+  double estimate, bytes;
+  int grid;
+  bool walked;
+} entry;
+
+/* Those that share their ranks alike. */
+typedef struct grid {
+  double ratio; /* the least of a time to its estimate; 0: none has one */
+  bool refused; /* no candidate of it can be read */
+  bool seen;    /* one was walked */
+} grid;
+
+typedef struct searching {
+  const ts_tune_job *job;
+  entry *entry; /* owned */
+  int n, capacity;
+  grid *grid; /* owned */
+  int n_grids;
+  double ratio; /* the least of all grids; 1 before there is one */
+  double best;  /* seconds */
+  ts_search *said;
+} searching;
+
+/* ---- all there are ---- */
+
+static bool is_idle(const ts_tune_space *s, const ts_candidate *c) {
+  bool schedule = ts_candidate_number(s, c, TS_TUNED_PP) == 1 && c->at[TS_TUNED_SCHEDULE] > 0;
+  bool values = c->at[TS_TUNED_OFFLOAD] > 0 && ts_candidate_number(s, c, TS_TUNED_OFFLOAD) == 2 &&
+                ts_candidate_number(s, c, TS_TUNED_STAGE) < 3; /* parameters leave at stage 3 alone */
+  bool alone = ts_candidate_replicas(s, c) * ts_candidate_number(s, c, TS_TUNED_SP) == 1 && c->at[TS_TUNED_STAGE] > 0 &&
+               s->n[TS_TUNED_STAGE] > 1; /* nobody to share state with */
+  return schedule || values || alone;
+}
+
+static void add_entries(searching *s, const ts_tune_model *model) {
+  const ts_tune_space *space = s->job->space;
+  ts_candidate c = {{0}};
+  for (bool more = true; more;) {
+    if (ts_candidate_accumulation(space, &c) > 0 && !is_idle(space, &c)) {
+      TS_GROW(s->entry, s->n, s->capacity);
+      int number = 0;
+      for (ts_tuned what = TS_TUNED_TP; what <= TS_TUNED_SCHEDULE; ++what) {
+        number = number * space->n[what] + c.at[what];
+      }
+      s->entry[s->n++] = (entry){.candidate = c,
+                                 .estimate = ts_tune_estimate(space, model, &c, s->job->timing),
+                                 .bytes = ts_tune_least_bytes(space, model, &c),
+                                 .grid = number};
+    }
+    more = false;
+    for (ts_tuned what = 0; what < TS_TUNED_OVERLAP && !more; ++what) { /* those behind are refined in the end */
+      more = ++c.at[what] < space->n[what];
+      c.at[what] = more ? c.at[what] : 0;
+    }
+  }
+  s->n_grids = 1;
+  for (ts_tuned what = TS_TUNED_TP; what <= TS_TUNED_SCHEDULE; ++what) {
+    s->n_grids *= space->n[what];
+  }
+  s->grid = ts_calloc((size_t) s->n_grids, sizeof *s->grid);
+  s->said->candidates = s->n;
+}
+
+/* ---- which next ---- */
+
+/* Does it need at least as much as one that was too large? */
+static bool needs_more(const ts_tune_space *space, const ts_candidate *a, const ts_candidate *large) {
+  bool same = a->at[TS_TUNED_OFFLOAD] == large->at[TS_TUNED_OFFLOAD];
+  for (ts_tuned what = TS_TUNED_TP; what <= TS_TUNED_SCHEDULE; ++what) {
+    same = same && a->at[what] == large->at[what];
+  }
+  return same && ts_candidate_number(space, a, TS_TUNED_STAGE) <= ts_candidate_number(space, large, TS_TUNED_STAGE) &&
+         ts_candidate_number(space, a, TS_TUNED_MICRO) >= ts_candidate_number(space, large, TS_TUNED_MICRO) &&
+         ts_candidate_number(space, a, TS_TUNED_RECOMPUTE) <= ts_candidate_number(space, large, TS_TUNED_RECOMPUTE);
+}
+
+static bool is_too_large(const searching *s, const entry *e) {
+  bool large = s->job->memory > 0 && e->bytes > (double) s->job->memory;
+  for (int i = 0; i < s->said->n && !large; ++i) {
+    const ts_tried *t = &s->said->tried[i];
+    large = t->how == TS_TRIED_LARGE && needs_more(s->job->space, &e->candidate, &t->candidate);
+  }
+  return large;
+}
+
+static double promise(const searching *s, const entry *e) {
+  const grid *g = &s->grid[e->grid];
+  return e->estimate * (g->ratio > 0 ? g->ratio : s->ratio);
+}
+
+/* Estimates of one grid are wrong by about the same factor, which is learned, but not by the same. */
+static const double SLACK = 1.3;
+
+/* The one that promises most, of a grid that the wave has not begun; -1: none promises to be faster than the best. */
+static int find_next(searching *s, const bool *begun) {
+  int best = -1;
+  double least = s->best * SLACK;
+  for (int i = 0; i < s->n; ++i) {
+    entry *e = &s->entry[i];
+    if (e->walked || s->grid[e->grid].refused || begun[e->grid]) {
+      continue;
+    }
+    double seconds = promise(s, e);
+    if (seconds < least) {
+      if (is_too_large(s, e)) {
+        e->walked = true;
+        s->said->large += 1;
+        continue;
+      }
+      least = seconds;
+      best = i;
+    }
+  }
+  return best;
+}
+
+/* ---- walking ---- */
+
+static void learn(searching *s, const entry *e, const ts_tried *t) {
+  grid *g = &s->grid[e->grid];
+  double seconds = ts_tried_seconds(t, s->job->timing), ratio = seconds / e->estimate;
+  g->refused = g->refused || (t->how == TS_TRIED_REFUSED && !g->seen);
+  g->seen = g->seen || t->how == TS_TRIED_FITS || t->how == TS_TRIED_LARGE;
+  if (t->how == TS_TRIED_FITS) {
+    g->ratio = g->ratio > 0 ? fmin(g->ratio, ratio) : ratio;
+    s->ratio = s->best < INFINITY ? fmin(s->ratio, ratio) : ratio;
+    s->best = fmin(s->best, seconds);
+  }
+}
+
+static void keep(ts_search *said, const ts_tried *t) {
+  TS_GROW(said->tried, said->n, said->capacity);
+  said->tried[said->n++] = *t;
+}
+
+static bool walk_wave(searching *s, int processes) {
+  ts_tried *wave = ts_calloc((size_t) processes, sizeof *wave);
+  int *of = ts_calloc((size_t) processes, sizeof *of), n = 0;
+  bool *begun = ts_calloc((size_t) s->n_grids, sizeof *begun);
+  for (int next = 0; n < processes && (next = find_next(s, begun)) >= 0; ++n) {
+    entry *e = &s->entry[next];
+    e->walked = begun[e->grid] = true;
+    of[n] = next;
+    wave[n].candidate = e->candidate;
+  }
+  ts_tune_walk(s->job, wave, n, processes);
+  for (int i = 0; i < n; ++i) {
+    learn(s, &s->entry[of[i]], &wave[i]);
+    keep(s->said, &wave[i]);
+  }
+  ts_free(begun);
+  ts_free(of);
+  ts_free(wave);
+  return n > 0;
+}
+
+static int by_time(const ts_tried *a, const ts_tried *b, const ts_timing *timing) {
+  double x = ts_tried_seconds(a, timing), y = ts_tried_seconds(b, timing);
+  return x != y ? (x > y) - (x < y) : (int) a->how - (int) b->how;
+}
+
+/* Few, and no sort of the library takes the timing along. */
+static void sort_tried(ts_search *said, const ts_timing *timing) {
+  for (int i = 1; i < said->n; ++i) {
+    ts_tried t = said->tried[i];
+    int k = i;
+    for (; k > 0 && by_time(&said->tried[k - 1], &t, timing) > 0; --k) {
+      said->tried[k] = said->tried[k - 1];
+    }
+    said->tried[k] = t;
+  }
+}
+
+/* What is left open until the end: the other values of one setting for the best ones. */
+static void refine(searching *s, ts_tuned what, int processes) {
+  enum { BEST = 3 };
+  const int others = s->job->space->n[what] - 1;
+  ts_tried *wave = ts_calloc((size_t) (BEST * others) + 1, sizeof *wave);
+  int n = 0;
+  sort_tried(s->said, s->job->timing);
+  for (int i = 0; i < BEST && i < s->said->n && s->said->tried[i].how == TS_TRIED_FITS; ++i) {
+    for (int k = 1; k <= others; ++k) {
+      wave[n].candidate = s->said->tried[i].candidate;
+      wave[n++].candidate.at[what] = k;
+    }
+  }
+  ts_tune_walk(s->job, wave, n, processes);
+  for (int i = 0; i < n; ++i) {
+    keep(s->said, &wave[i]);
+  }
+  ts_free(wave);
+}
+
+/* ---- those that nobody wanted ---- */
+
+/* Why no candidate has this value at all. */
+static void explain_absence(const ts_tune_space *space, ts_tuned what, int value, ts_tried *t) {
+  t->how = TS_TRIED_REFUSED;
+  if (what == TS_TUNED_STAGE || what == TS_TUNED_OFFLOAD || what == TS_TUNED_SCHEDULE) {
+    snprintf(t->why, sizeof t->why, "does nothing on any grid that is left");
+  } else {
+    snprintf(t->why, sizeof t->why,
+             "%d ranks and %lld samples a step are not multiples of %s, of what else is left open", space->ranks,
+             (long long) space->batch, space->value[what][value].text);
+  }
+}
+
+/* Of those with a value the one that promises most. */
+static void try_value(searching *s, ts_tuned what, int value) {
+  ts_tried t = {.how = TS_TRIED_REFUSED};
+  t.candidate.at[what] = value;
+  const entry *best = NULL, *large = NULL;
+  for (int i = 0; i < s->n; ++i) {
+    const entry *e = &s->entry[i];
+    if (e->candidate.at[what] != value) {
+      continue;
+    }
+    if (is_too_large(s, e)) {
+      large = large == NULL || e->bytes < large->bytes ? e : large;
+    } else if (!s->grid[e->grid].refused && (best == NULL || promise(s, e) < promise(s, best))) {
+      best = e;
+    }
+  }
+  if (best != NULL) {
+    t.candidate = best->candidate;
+    ts_tune_walk(s->job, &t, 1, 1);
+  } else if (large != NULL) {
+    t.candidate = large->candidate;
+    t.how = TS_TRIED_LARGE;
+    t.bytes = (int64_t) large->bytes;
+  } else {
+    explain_absence(s->job->space, what, value, &t);
+  }
+  keep(s->said, &t);
+}
+
+/* Each value is to have a row that says why it is not the best one's. */
+static void try_the_rest(searching *s) {
+  for (ts_tuned what = 0; what < TS_TUNED_OVERLAP; ++what) {
+    for (int value = 0; value < s->job->space->n[what]; ++value) {
+      bool seen = false;
+      for (int i = 0; i < s->said->n && !seen; ++i) {
+        seen = s->said->tried[i].candidate.at[what] == value;
+      }
+      if (!seen) {
+        try_value(s, what, value);
+      }
+    }
+  }
+}
+
+static void count_rest(searching *s) {
+  for (int i = 0; i < s->n; ++i) {
+    const entry *e = &s->entry[i];
+    if (!e->walked) {
+      ++*(s->grid[e->grid].refused ? &s->said->refused : is_too_large(s, e) ? &s->said->large : &s->said->slower);
+    }
+  }
+}
+
+ts_search ts_tune_search(const ts_tune_job *job, const ts_tune_model *model, double seconds, int processes) {
+  ts_search said = {.in_time = true};
+  searching s = {.job = job, .ratio = 1, .best = INFINITY, .said = &said};
+  const double start = ts_seconds();
+  add_entries(&s, model);
+  bool more = true;
+  while (more && said.in_time) {
+    more = walk_wave(&s, processes);
+    said.in_time = !more || ts_seconds() - start < seconds;
+  }
+  try_the_rest(&s);
+  refine(&s, TS_TUNED_OVERLAP, processes);
+  refine(&s, TS_TUNED_BUCKET, processes);
+  sort_tried(&said, job->timing);
+  count_rest(&s);
+  said.seconds = ts_seconds() - start;
+  ts_free(s.entry);
+  ts_free(s.grid);
+  return said;
+}
+
+void ts_search_clear(ts_search *said) {
+  ts_free(said->tried);
+  *said = (ts_search){0};
+}

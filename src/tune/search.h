@@ -1,0 +1,31 @@
+/** \file
+ * The search of `tessera tune`: best first by estimates that learn from what was walked, until nothing that is left
+ * promises more.  Not collective.
+ */
+#ifndef TS_TUNE_SEARCH_H
+#define TS_TUNE_SEARCH_H
+
+#include "tune/estimate.h"
+#include "tune/walks.h"
+
+typedef struct ts_search {
+  ts_tried *tried; /**< Owned; fastest first, then what does not fit and what is refused. */
+  int n, capacity;
+  int64_t candidates; /**< In all, */
+  int64_t large;      /**< of which so many were not walked as their state alone is too large, or a smaller one is, */
+  int64_t refused;    /**< as a grid of theirs is refused, */
+  int64_t slower;     /**< or as their estimate is above the best one's time. */
+  bool in_time;       /**< It ended as nothing else promises more; else as its time was over. */
+  double seconds;     /**< It took. */
+} ts_search;
+
+/** Search.
+ * \param [in] seconds    After which no other candidate is begun.
+ * \param [in] processes  At a time.
+ * \return the caller's (ts_search_clear). Not collective. */
+ts_search ts_tune_search(const ts_tune_job *job, const ts_tune_model *model, double seconds, int processes);
+
+/** Free what it owns. Not collective. */
+void ts_search_clear(ts_search *search);
+
+#endif
