@@ -15,7 +15,7 @@ typedef struct messages {
   int64_t *cuts;
   void *x, *y, *workspace;
   size_t bytes, workspace_bytes; /* of x and of y, which are of as many */
-  bool across;                   /* the group is on several nodes */
+  int together;                  /* of the group on this rank's node */
   ts_exchange_tensor tensor[2];
   ts_block *sent, *received;
 } messages;
@@ -92,7 +92,7 @@ static void measure_group(messages *m, ts_measured *measured) {
       for (size_t bytes = 4096; bytes <= m->bytes; bytes *= 8) { /* 4 kB to 128 MB in six sizes */
         ts_dtype dtype = type == 0 ? TS_F32 : m->of->low;
         double seconds = seconds_of_collective(m, rows[i].run, bytes, dtype);
-        ts_work work = ts_message_work(rows[i].op, dtype, m->comm->size, m->across,
+        ts_work work = ts_message_work(rows[i].op, dtype, m->comm->size, m->together,
                                        rows[i].trips * (size - 1) / size * (double) bytes);
         ts_measured_add(measured, &work, seconds);
       }
@@ -124,7 +124,7 @@ static void measure_line(messages *m, ts_measured *measured) {
       seconds[i] = (ts_seconds() - start) / 2;
     }
     if (to != NULL) {
-      ts_work work = ts_message_work(TS_OP_SEND, TS_F32, 2, away, (double) bytes);
+      ts_work work = ts_message_work(TS_OP_SEND, TS_F32, 2, away ? 1 : 2, (double) bytes);
       ts_measured_add(measured, &work, ts_median(seconds, RUNS));
     }
     ts_message_line_destroy(&to);
@@ -148,7 +148,7 @@ static void note_last_gather(void *argument) {
 
 /* How many times as long a product takes while gathers go on; as many gathers as take a second and a half. */
 static double slowdown_beside(messages *m, const ts_measured *measured) {
-  const ts_work work = ts_message_work(TS_OP_ALL_GATHER, TS_F32, m->comm->size, m->across,
+  const ts_work work = ts_message_work(TS_OP_ALL_GATHER, TS_F32, m->comm->size, m->together,
                                        (m->comm->size - 1.0) / m->comm->size * (double) m->bytes);
   const double seconds = m->of->quick ? 0.2 : 1.5, each = ts_measured_seconds(measured, &work, NULL);
   const ts_product_shape shape = {512, 512, 512, false, false};
@@ -186,10 +186,10 @@ static void measure_groups(messages *m, ts_measured *measured) {
     ts_mesh mesh;
     TS_CHECK(ts_mesh_init(&mesh, size, ranks, ts_world_rank(m->of->world), NULL) == TS_OK, "a group divides the ranks");
     m->comm = (device ? ts_world_device_comm : ts_world_comm)(m->of->world, &mesh, TS_AXES(TS_AXIS_TP));
-    m->across = false;
+    m->together = 0;
     for (int i = 0; i < group; ++i) {
       int member = ts_mesh_group_member(&mesh, TS_AXES(TS_AXIS_TP), i);
-      m->across = m->across || ts_world_node(m->of->world, member) != ts_world_node(m->of->world, mesh.rank);
+      m->together += ts_world_node(m->of->world, member) == ts_world_node(m->of->world, mesh.rank);
     }
     measure_group(m, measured);
     if (group == ranks && !device) {

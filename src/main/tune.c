@@ -10,6 +10,7 @@
 
 #include <math.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- what is asked ---- */
@@ -40,8 +41,33 @@ static void take_autotuning(const ts_deck *deck, ts_tune_wish *wish) {
   }
   wish->kept[TS_TUNED_OVERLAP] = wish->kept[TS_TUNED_OVERLAP] || deck->autotuning.fast;
   wish->kept[TS_TUNED_BUCKET] = wish->kept[TS_TUNED_BUCKET] || deck->autotuning.fast;
+  wish->kept[TS_TUNED_TP] = wish->kept[TS_TUNED_TP] || deck->autotuning.mp_size > 1;
   wish->least_micro = deck->autotuning.min_train_micro_batch_size_per_gpu;
   wish->most_micro = deck->autotuning.max_train_micro_batch_size_per_gpu;
+}
+
+/* The batches to be searched: the deck's, and where `autotuning` allows it half and twice as much, and so on. */
+static ts_ints batches_of(const ts_deck *deck) {
+  const int64_t own = deck->train_batch_size,
+                most = deck->autotuning.enabled ? deck->autotuning.max_train_batch_size : 0,
+                least = deck->autotuning.min_train_batch_size;
+  ts_ints list = {0};
+  enum { DOUBLINGS = 62 };
+  list.items = ts_malloc((2 * DOUBLINGS + 1) * sizeof *list.items);
+  if (most == 0 || (own >= least && own <= most)) {
+    list.items[list.n++] = own;
+  }
+  for (int64_t b = own; most > 0 && b % 2 == 0 && b / 2 >= least; b /= 2) {
+    if (b / 2 <= most) {
+      list.items[list.n++] = b / 2;
+    }
+  }
+  for (int64_t b = own; most > 0 && b <= most / 2; b *= 2) {
+    if (2 * b >= least) {
+      list.items[list.n++] = 2 * b;
+    }
+  }
+  return list;
 }
 
 /* The deck of one rank and one sample, by which candidates are estimated. */
@@ -136,19 +162,10 @@ static void print_words(const ts_tune_job *job, const ts_candidate *c, ts_text *
 }
 
 static ts_status write_best(const ts_tune_job *job, const ts_candidate *c, const char *path, ts_error *err) {
-  ts_deck *deck = NULL;
-  ts_mesh mesh;
   ts_text text = {0};
-  ts_status status = ts_tune_read(job, c, &deck, &mesh, err);
-  if (status == TS_OK) {
-    ts_text_add(&text, "# by tessera tune: ");
-    ts_candidate_text(job->space, c, &text);
-    ts_text_add(&text, "\n");
-    ts_deck_print(deck, &text);
-    status = ts_write_file(path, text.text, text.length, err);
-  }
+  ts_status status = ts_tune_deck(job, c, &text, err);
+  status = status == TS_OK ? ts_write_file(path, text.text, text.length, err) : status;
   ts_text_free(&text);
-  ts_deck_destroy(&deck);
   return status;
 }
 
@@ -170,47 +187,225 @@ static ts_status read_numbers(const ts_arguments *a, numbers *n, ts_error *err) 
   if (status == TS_OK && ts_argument(a, "--memory") != NULL) {
     status = ts_argument_bytes(a, "--memory", &n->memory, err);
   }
+  const char *format = ts_argument(a, "--format");
+  if (status == TS_OK && strcmp(format, "text") != 0 && strcmp(format, "json") != 0) {
+    status = ts_error_add(err, "--format %s: text or json is accepted", format);
+  }
+  if (status == TS_OK && ts_argument(a, "--machine") == NULL) {
+    status =
+        ts_error_add(err, "--machine FILE is wanted: tessera bench writes one; or the name of a datasheet (--help)");
+  }
   return status;
 }
 
-/* The deck as it is, which says the batch. */
-static ts_status read_own(const ts_arguments *arguments, int ranks, ts_deck **deck, ts_error *err) {
+/* What all searches of a call share. */
+typedef struct tuning {
+  const ts_arguments *arguments;
+  numbers n;
+  ts_deck *deck; /* owned: as it is, which says the batch */
+  ts_timing timing;
+  ts_tune_wish wish;
+  ts_tune_space space;
+  ts_tune_job job;
+  ts_tune_model model;
+  char set[48]; /* that of mp_size */
+  char **sets;  /* owned: --set's, and that */
+} tuning;
+
+static ts_status read_own(tuning *t, ts_error *err) {
   ts_mesh mesh;
-  ts_status status = ts_read_deck(arguments, NULL, deck, err);
-  status = status == TS_OK ? ts_deck_mesh(*deck, ranks, 0, &mesh, err) : status;
-  return status == TS_OK ? ts_deck_resolve_batch(*deck, ts_mesh_group_size(&mesh, TS_AXES_BATCH), err) : status;
+  ts_status status = ts_read_deck(t->arguments, NULL, &t->deck, err);
+  status = status == TS_OK ? ts_deck_mesh(t->deck, (int) t->n.ranks, 0, &mesh, err) : status;
+  status = status == TS_OK ? ts_deck_resolve_batch(t->deck, ts_mesh_group_size(&mesh, TS_AXES_BATCH), err) : status;
+  struct stat info;
+  const char *results = status == TS_OK ? t->deck->autotuning.results_dir : "";
+  if (status == TS_OK && t->deck->autotuning.enabled && !t->deck->autotuning.overwrite && stat(results, &info) == 0) {
+    status = ts_deck_error(t->deck, "autotuning.results_dir", err,
+                           "%s is there already, and autotuning.overwrite is false", results);
+  }
+  if (status == TS_OK && t->deck->autotuning.end_profile_step < t->deck->autotuning.start_profile_step) {
+    status = ts_deck_error(t->deck, "autotuning.end_profile_step", err, "is before autotuning.start_profile_step");
+  }
+  return status;
+}
+
+/* Where candidates are planned for: as the machine was, unless something says otherwise. */
+static ts_status choose_target(tuning *t, ts_error *err) {
+  const char *target = ts_argument(t->arguments, "--target"), *machine = t->timing.machine[0].backend;
+  const ts_backend *backend = NULL;
+  bool open = strcmp(target, "auto") == 0 && strcmp(t->deck->run.device, "auto") == 0;
+  t->job.target = open ? machine : target;
+  ts_status status = ts_engine_choose_target(t->job.target, t->deck, &backend, err);
+  if (status == TS_OK && strcmp(machine, backend->name) != 0) {
+    status = ts_error_add(err, "--machine %s is of \"%s\", the search is for \"%s\": --target %s",
+                          ts_argument(t->arguments, "--machine"), machine, backend->name, machine);
+  }
+  t->wish.device = status == TS_OK && backend->device != NULL;
+  return status;
+}
+
+static ts_status open_tuning(tuning *t, ts_error *err) {
+  const char *machine = ts_argument(t->arguments, "--machine");
+  ts_status status = read_numbers(t->arguments, &t->n, err);
+  status = status == TS_OK ? read_kept(ts_argument(t->arguments, "--keep"), &t->wish, err) : status;
+  status = status == TS_OK ? read_own(t, err) : status;
+  if (status == TS_OK) {
+    int64_t threads = t->n.threads > 0 ? t->n.threads : t->deck->run.threads;
+    status = ts_timing_open(machine, (int) t->n.ranks, (int) t->n.node, (int) threads, &t->timing, err);
+  }
+  status = status == TS_OK ? choose_target(t, err) : status;
+  if (status != TS_OK) {
+    return status;
+  }
+  const int own = t->arguments->n_sets;
+  const int64_t mp = t->deck->autotuning.enabled ? t->deck->autotuning.mp_size : 1;
+  t->sets = ts_malloc(((size_t) own + 1) * sizeof *t->sets);
+  for (int i = 0; i < own; ++i) {
+    t->sets[i] = t->arguments->sets[i];
+  }
+  snprintf(t->set, sizeof t->set, "tensor_parallel.autotp_size=%lld", (long long) mp);
+  t->sets[own] = t->set;
+  if (mp > 1) {
+    t->deck->tensor_parallel.autotp_size = mp;
+  }
+  t->wish.node = t->timing.node;
+  take_autotuning(t->deck, &t->wish);
+  t->job.path = t->arguments->positional[0];
+  t->job.sets = t->sets;
+  t->job.n_sets = own + (mp > 1);
+  t->job.threads = (int) (t->n.threads > 0 ? t->n.threads : t->timing.by[0]->threads);
+  t->job.memory = t->n.memory > 0           ? t->n.memory
+                  : t->timing.sheet != NULL ? t->timing.sheet->memory
+                                            : t->deck->run.memory_limit;
+  t->job.timing = &t->timing;
+  t->job.space = &t->space;
+  return TS_OK;
+}
+
+static void close_tuning(tuning *t) {
+  ts_timing_clear(&t->timing);
+  ts_deck_destroy(&t->deck);
+  ts_free(t->sets);
+}
+
+/* ---- several batches ---- */
+
+/* By the metric: smaller is better. */
+static double cost_of(const tuning *t, const ts_search *search, int64_t batch) {
+  double seconds = search->n > 0 ? ts_tried_seconds(&search->tried[0], &t->timing) : INFINITY;
+  return strcmp(t->deck->autotuning.metric, "latency") == 0 ? seconds : seconds / (double) batch;
+}
+
+static ts_status search_batch(tuning *t, int64_t batch, double seconds, ts_search *search, ts_error *err) {
+  t->deck->train_batch_size = batch;
+  t->space = ts_tune_space_of(t->deck, (int) t->n.ranks, &t->wish);
+  ts_status status = model_alone(&t->job, &t->model, err);
+  if (status == TS_OK) {
+    *search = ts_tune_search(&t->job, &t->model, seconds, (int) sysconf(_SC_NPROCESSORS_ONLN));
+    drop_large(&t->job, search);
+  }
+  return status;
+}
+
+/* The search of the batch that is best by the metric; what others came to is said. */
+static ts_status search_all(tuning *t, ts_search *best, ts_text *said, ts_error *err) {
+  ts_ints list = batches_of(t->deck);
+  ts_status status = list.n > 0
+                         ? TS_OK
+                         : ts_deck_error(t->deck, "autotuning.max_train_batch_size", err,
+                                         "no batch that is the deck's, doubled or halved lies within the bounds");
+  int64_t chosen = 0;
+  for (int i = 0; i < list.n && status == TS_OK; ++i) {
+    ts_search search = {0};
+    status = search_batch(t, list.items[i], (double) t->n.seconds / list.n, &search, err);
+    double cost = cost_of(t, &search, list.items[i]);
+    if (list.n > 1) {
+      double seconds = cost < INFINITY ? ts_tried_seconds(&search.tried[0], &t->timing) : INFINITY;
+      ts_text_add(said, "batch %lld: %.1f ms a step, %.1f samples/s\n", (long long) list.items[i], 1e3 * seconds,
+                  (double) list.items[i] / seconds);
+    }
+    if (chosen == 0 || cost < cost_of(t, best, chosen)) {
+      ts_search_clear(best);
+      *best = search;
+      chosen = list.items[i];
+    } else {
+      ts_search_clear(&search);
+    }
+  }
+  if (list.n > 1 && status == TS_OK) {
+    ts_text_add(said, "the best by autotuning.metric = \"%s\":\n\n", t->deck->autotuning.metric);
+  }
+  t->deck->train_batch_size = chosen;
+  t->space = ts_tune_space_of(t->deck, (int) t->n.ranks, &t->wish);
+  ts_free(list.items);
+  return status;
+}
+
+/* ---- what is told ---- */
+
+static ts_tune_order order_of(const ts_deck *deck) {
+  const char *type = deck->autotuning.tuner_type;
+  return !deck->autotuning.enabled || strcmp(type, "model_based") == 0 ? TS_TUNE_BY_PLAN
+         : strcmp(type, "random") == 0                                 ? TS_TUNE_BY_CHANCE
+                                                                       : TS_TUNE_BY_SPACE;
+}
+
+/* As the command line says, else the deck's `autotuning`. */
+static ts_tune_trial trial_of(const tuning *t, const char *launch, const char *program) {
+  enum { WARM = 3 };
+  const ts_deck *deck = t->deck;
+  const bool enabled = deck->autotuning.enabled, own = t->n.measure == 0;
+  const char *results = ts_argument(t->arguments, "--results");
+  return (ts_tune_trial){
+      .launch = launch,
+      .program = program,
+      .directory = results != NULL ? results : deck->autotuning.exps_dir,
+      .warm = enabled ? deck->autotuning.start_profile_step - 1 : WARM,
+      .steps = enabled ? deck->autotuning.end_profile_step - deck->autotuning.start_profile_step + 1 : t->n.steps,
+      .seconds = (double) t->n.patience,
+      .most = !own                                                             ? t->n.measure
+              : enabled && ts_deck_is_set(deck, "autotuning.tuner_num_trials") ? deck->autotuning.tuner_num_trials
+                                                                               : 0,
+      .stop = enabled ? deck->autotuning.tuner_early_stopping : 0,
+      .micros = enabled ? deck->autotuning.num_tuning_micro_batch_sizes : 0,
+      .order = order_of(deck),
+      .seed = (uint64_t) deck->run.seed};
 }
 
 /* Measure, print, write. */
-static ts_status tell(const ts_arguments *arguments, const ts_tune_job *job, const ts_search *search, const numbers *n,
-                      ts_error *err) {
-  enum { WARM = 3 };
-  const char *output = ts_argument(arguments, "-o"), *launch = ts_argument(arguments, "--launch");
-  bool json = strcmp(ts_argument(arguments, "--format"), "json") == 0;
-  char *ranks = ts_format("mpiexec -n %lld", (long long) n->ranks), program[4096];
+static ts_status tell(const tuning *t, const ts_search *search, const char *said, ts_error *err) {
+  const char *output = ts_argument(t->arguments, "-o"), *launch = ts_argument(t->arguments, "--launch");
+  const bool json = strcmp(ts_argument(t->arguments, "--format"), "json") == 0,
+             any = search->n > 0 && search->tried[0].how == TS_TRIED_FITS;
+  char *ranks = ts_format("mpiexec -n %lld", (long long) t->n.ranks), program[4096];
   ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
   program[length > 0 ? length : 0] = 0;
-  ts_text text = {0};
+  ts_text text = {0}, trials = {0};
   int best = 0;
+  double seconds = any ? ts_tried_seconds(&search->tried[0], &t->timing) : NAN;
   ts_status status = TS_OK;
-  (json ? ts_tune_print_json(job, search, &text) : ts_tune_print(job, search, (int) n->top, &text));
-  if (n->measure > 0 && search->n > 0) {
-    const ts_tune_trial trial = {.launch = launch != NULL ? launch : ranks,
-                                 .program = length > 0 ? program : "tessera",
-                                 .directory = ts_argument(arguments, "--results"),
-                                 .warm = WARM,
-                                 .steps = n->steps,
-                                 .seconds = (double) n->patience};
-    status = ts_tune_measure(job, search, &trial, (int) n->measure, &best, &text, err);
+  ts_text_add(&text, "%s", json ? "" : said);
+  (json ? ts_tune_print_json(&t->job, search, &text) : ts_tune_print(&t->job, search, (int) t->n.top, &text));
+  const ts_tune_trial trial =
+      trial_of(t, launch != NULL ? launch : ranks, length > 0 ? program : t->arguments->command->name);
+  if (trial.most > 0 && any) {
+    double took;
+    status = ts_tune_measure(&t->job, search, &trial, &best, &took, &trials, err);
+    seconds = status == TS_OK && !isnan(took) ? took : seconds;
   }
-  bool any = search->n > 0 && search->tried[0].how == TS_TRIED_FITS;
   if (any && !json) {
-    print_words(job, &search->tried[best].candidate, &text);
+    ts_text_add(&text, "%s", trials.text != NULL ? trials.text : "");
+    print_words(&t->job, &search->tried[best].candidate, &text);
   }
   fputs(text.text, stdout);
   if (status == TS_OK && any && output != NULL) {
-    status = write_best(job, &search->tried[best].candidate, output, err);
+    status = write_best(&t->job, &search->tried[best].candidate, output, err);
   }
+  if (status == TS_OK && any && t->deck->autotuning.enabled) {
+    status = ts_tune_write_results(&t->job, &search->tried[best].candidate, t->deck->autotuning.results_dir,
+                                   t->deck->autotuning.metric_path, seconds, t->model.flops, text.text, err);
+  }
+  ts_text_free(&trials);
   ts_text_free(&text);
   ts_free(ranks);
   return status == TS_OK && !any ? ts_error_add(err, "no candidate fits: a larger --memory, more --ranks, or offload "
@@ -218,64 +413,16 @@ static ts_status tell(const ts_arguments *arguments, const ts_tune_job *job, con
                                  : status;
 }
 
-/* Where candidates are planned for: as the machine was, unless something says otherwise. */
-static const char *target_of(const ts_arguments *arguments, const ts_deck *deck, const ts_timing *timing) {
-  const char *target = ts_argument(arguments, "--target");
-  bool open = strcmp(target, "auto") == 0 && strcmp(deck->run.device, "auto") == 0;
-  return open ? timing->machine[0].backend : target;
-}
-
 int ts_main_tune(const ts_arguments *arguments, ts_world *world, ts_error *err) {
   (void) world;
-  numbers n = {0};
-  ts_deck *deck = NULL;
-  ts_timing timing = {0};
-  ts_tune_wish wish = {0};
-  ts_tune_model model;
-  const ts_backend *backend = NULL;
-  const char *machine = ts_argument(arguments, "--machine"), *format = ts_argument(arguments, "--format");
-  ts_status status = machine != NULL ? read_numbers(arguments, &n, err)
-                                     : ts_error_add(err, "--machine FILE is wanted: tessera bench writes one, or the "
-                                                         "name of a datasheet (--help)");
-  if (status == TS_OK && strcmp(format, "text") != 0 && strcmp(format, "json") != 0) {
-    status = ts_error_add(err, "--format %s: text or json is accepted", format);
-  }
-  status = status == TS_OK ? read_kept(ts_argument(arguments, "--keep"), &wish, err) : status;
-  status = status == TS_OK ? read_own(arguments, (int) n.ranks, &deck, err) : status;
-  if (status == TS_OK) {
-    int64_t threads = n.threads > 0 ? n.threads : deck->run.threads;
-    status = ts_timing_open(machine, (int) n.ranks, (int) n.node, (int) threads, &timing, err);
-  }
-  const char *target = status == TS_OK ? target_of(arguments, deck, &timing) : "";
-  status = status == TS_OK ? ts_engine_choose_target(target, deck, &backend, err) : status;
-  if (status == TS_OK && strcmp(timing.machine[0].backend, backend->name) != 0) {
-    status = ts_error_add(err, "--machine %s is of \"%s\", the search is for \"%s\": --target %s", machine,
-                          timing.machine[0].backend, backend->name, timing.machine[0].backend);
-  }
-  if (status == TS_OK) {
-    wish.device = backend->device != NULL;
-    wish.node = timing.node;
-    take_autotuning(deck, &wish);
-    const ts_tune_space space = ts_tune_space_of(deck, (int) n.ranks, &wish);
-    const ts_tune_job job = {.path = arguments->positional[0],
-                             .sets = arguments->sets,
-                             .n_sets = arguments->n_sets,
-                             .target = target,
-                             .threads = (int) (n.threads > 0 ? n.threads : timing.by[0]->threads),
-                             .memory = n.memory > 0           ? n.memory
-                                       : timing.sheet != NULL ? timing.sheet->memory
-                                                              : deck->run.memory_limit,
-                             .timing = &timing,
-                             .space = &space};
-    status = model_alone(&job, &model, err);
-    if (status == TS_OK) {
-      ts_search search = ts_tune_search(&job, &model, (double) n.seconds, (int) sysconf(_SC_NPROCESSORS_ONLN));
-      drop_large(&job, &search);
-      status = tell(arguments, &job, &search, &n, err);
-      ts_search_clear(&search);
-    }
-  }
-  ts_timing_clear(&timing);
-  ts_deck_destroy(&deck);
+  tuning t = {.arguments = arguments};
+  ts_search search = {0};
+  ts_text said = {0};
+  ts_status status = open_tuning(&t, err);
+  status = status == TS_OK ? search_all(&t, &search, &said, err) : status;
+  status = status == TS_OK ? tell(&t, &search, said.text != NULL ? said.text : "", err) : status;
+  ts_text_free(&said);
+  ts_search_clear(&search);
+  close_tuning(&t);
   return status;
 }

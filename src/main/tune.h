@@ -15,20 +15,43 @@ void ts_tune_print(const ts_tune_job *job, const ts_search *search, int most, ts
 /** The same as one json object. Not collective. */
 void ts_tune_print_json(const ts_tune_job *job, const ts_search *search, ts_text *to);
 
-/** How the best are measured. */
+/** In which order trials are run. */
+typedef enum ts_tune_order { TS_TUNE_BY_PLAN, TS_TUNE_BY_SPACE, TS_TUNE_BY_CHANCE } ts_tune_order;
+
+/** How candidates are measured. */
 typedef struct ts_tune_trial {
   const char *launch;    /**< What runs tessera on the ranks, in words of a shell: "mpiexec -n 4". */
   const char *program;   /**< tessera itself. */
   const char *directory; /**< For a deck, a run and a log of each. */
   int64_t warm, steps;   /**< Steps that do not count, and that do. */
   double seconds;        /**< After which one that has not ended is ended. */
+  int64_t most;          /**< Trials, */
+  int64_t stop;          /**< and without a better one in a row; 0: no bound. */
+  int64_t micros;        /**< So many different micro-batches at most; 0: any number. */
+  ts_tune_order order;
+  uint64_t seed; /**< Of BY_CHANCE. */
 } ts_tune_trial;
 
-/** Run the fastest \a n for a few steps each and append what they took, and what it cost to have believed the plan
- * (regret); one that fails or does not end is a row.
- * \param [out] best  Of the search's rows the one that was fastest; 0 where none ran.
+/** Run candidates for a few steps each and append what they took, and what it costs to believe the plan (regret); one
+ * that fails or does not end is a row.
+ * \param [out] best     Of the search's rows the one that was fastest; 0 where none ran.
+ * \param [out] seconds  Of a step of it; NAN where none ran.
  * \return TS_BAD_INPUT: the directory cannot be made. Not collective. */
-ts_status ts_tune_measure(const ts_tune_job *job, const ts_search *search, const ts_tune_trial *trial, int n, int *best,
-                          ts_text *to, ts_error *err);
+ts_status ts_tune_measure(const ts_tune_job *job, const ts_search *search, const ts_tune_trial *trial, int *best,
+                          double *seconds, ts_text *to, ts_error *err);
+
+/** The complete deck of a candidate as text for `train`. \return TS_BAD_INPUT. Not collective. */
+ts_status ts_tune_deck(const ts_tune_job *job, const ts_candidate *c, ts_text *to, ts_error *err);
+
+/** Leave what DeepSpeed's autotuning leaves: summary.txt and ds_config_optimal.json, a deck too, in a directory, and the
+ * metrics of the best as json.
+ * \param [in] summary      What was printed.
+ * \param [in] seconds      Of a step of the best.
+ * \param [in] flops        Of a step.
+ * \param [in] metric_path  "": no such file.
+ * \return TS_BAD_INPUT: one of these cannot be written. Not collective. */
+ts_status ts_tune_write_results(const ts_tune_job *job, const ts_candidate *best, const char *directory,
+                                const char *metric_path, double seconds, double flops, const char *summary,
+                                ts_error *err);
 
 #endif

@@ -1,6 +1,7 @@
 /* tessera tune --measure: the best candidates as real runs of a few steps. */
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/random.h"
 #include "engine/peak.h"
 #include "io/csv.h"
 #include "main/tune.h"
@@ -21,18 +22,11 @@ extern char **environ;
 
 /* ---- one run ---- */
 
-/* Its deck, complete. */
 static ts_status write_deck(const ts_tune_job *job, const ts_candidate *c, const char *path, ts_error *err) {
-  ts_deck *deck = NULL;
-  ts_mesh mesh;
   ts_text text = {0};
-  ts_status status = ts_tune_read(job, c, &deck, &mesh, err);
-  if (status == TS_OK) {
-    ts_deck_print(deck, &text);
-    status = ts_write_file(path, text.text, text.length, err);
-  }
+  ts_status status = ts_tune_deck(job, c, &text, err);
+  status = status == TS_OK ? ts_write_file(path, text.text, text.length, err) : status;
   ts_text_free(&text);
-  ts_deck_destroy(&deck);
   return status;
 }
 
@@ -182,6 +176,15 @@ static int first_free(const char *directory) {
   return number;
 }
 
+/* As the table of the search counts. */
+static int number_of(const ts_search *search, int row) {
+  int number = 0;
+  for (int i = 0; i <= row; ++i) {
+    number += !ts_search_is_variant(search, i);
+  }
+  return number;
+}
+
 static void print_trial(const ts_tune_job *job, const ts_tried *t, int rank, int number, double seconds,
                         const char *why, ts_text *to) {
   ts_text_add(to, "%4d %10.1f ", rank, 1e3 * ts_tried_seconds(t, job->timing));
@@ -195,30 +198,92 @@ static void print_trial(const ts_tune_job *job, const ts_tried *t, int rank, int
   ts_text_add(to, why != NULL ? ": %s\n" : "\n", why);
 }
 
-ts_status ts_tune_measure(const ts_tune_job *job, const ts_search *search, const ts_tune_trial *trial, int n, int *best,
-                          ts_text *to, ts_error *err) {
+/* ---- which, and in which order ---- */
+
+static int by_space(const ts_candidate *a, const ts_candidate *b) {
+  for (int what = 0; what < TS_N_TUNED; ++what) {
+    if (a->at[what] != b->at[what]) {
+      return a->at[what] - b->at[what];
+    }
+  }
+  return 0;
+}
+
+/* Has another size of micro-batches room among those that were chosen? */
+static bool takes_micro(const ts_search *search, const int *row, int n, int candidate, int64_t most) {
+  int64_t sizes = 0;
+  for (int i = 0; i < n; ++i) {
+    int mine = search->tried[row[i]].candidate.at[TS_TUNED_MICRO];
+    bool again = mine == search->tried[candidate].candidate.at[TS_TUNED_MICRO];
+    for (int k = 0; k < i && !again; ++k) {
+      again = search->tried[row[k]].candidate.at[TS_TUNED_MICRO] == mine;
+    }
+    if (mine == search->tried[candidate].candidate.at[TS_TUNED_MICRO]) {
+      return true;
+    }
+    sizes += !again;
+  }
+  return most == 0 || sizes < most;
+}
+
+/* Rows of the search: the fastest by the plan, in the order of the trials. \return how many; *row is the caller's. */
+static int choose_rows(const ts_search *search, const ts_tune_trial *trial, int **row) {
+  int n = 0, *r = ts_malloc(((size_t) search->n + 1) * sizeof *r);
+  for (int i = 0; i < search->n && n < trial->most && search->tried[i].how == TS_TRIED_FITS; ++i) {
+    if (!ts_search_is_variant(search, i) && takes_micro(search, r, n, i, trial->micros)) {
+      r[n++] = i;
+    }
+  }
+  for (int i = 1; i < n && trial->order != TS_TUNE_BY_PLAN; ++i) { /* insertion: few */
+    int k = i, mine = r[i], other = (int) (ts_mix(trial->seed, (uint64_t) i) % (uint64_t) (i + 1));
+    if (trial->order == TS_TUNE_BY_CHANCE) {
+      r[i] = r[other];
+      r[other] = mine;
+      continue;
+    }
+    for (; k > 0 && by_space(&search->tried[r[k - 1]].candidate, &search->tried[mine].candidate) > 0; --k) {
+      r[k] = r[k - 1];
+    }
+    r[k] = mine;
+  }
+  *row = r;
+  return n;
+}
+
+ts_status ts_tune_measure(const ts_tune_job *job, const ts_search *search, const ts_tune_trial *trial, int *best,
+                          double *seconds, ts_text *to, ts_error *err) {
   *best = 0;
+  *seconds = NAN;
   if (mkdir(trial->directory, 0777) != 0 && errno != EEXIST) {
     return ts_error_add(err, "%s: cannot be made: %s", trial->directory, strerror(errno));
   }
   const int first = first_free(trial->directory);
+  int *row, n = choose_rows(search, trial, &row), ran = 0;
   double least = INFINITY, believed = NAN;
+  int64_t without = 0;
   ts_text_add(to, "\nmeasured: the median of %lld steps behind %lld\n%4s %10s %10s %8s\n", (long long) trial->steps,
               (long long) trial->warm, "", "plan ms", "run ms", "plan is");
-  for (int i = 0; i < n && i < search->n && search->tried[i].how == TS_TRIED_FITS; ++i) {
+  for (; ran < n && (trial->stop == 0 || without < trial->stop); ++ran) {
     char *why;
-    ts_log(TS_LOG_INFO, "trial %d", i + 1);
-    double seconds = run_candidate(job, &search->tried[i], trial, first + i, &why);
-    print_trial(job, &search->tried[i], i + 1, first + i, seconds, why, to);
-    if (why == NULL && seconds < least) {
-      least = seconds;
-      *best = i;
+    ts_log(TS_LOG_INFO, "trial %d of %d", ran + 1, n);
+    double took = run_candidate(job, &search->tried[row[ran]], trial, first + ran, &why);
+    print_trial(job, &search->tried[row[ran]], number_of(search, row[ran]), first + ran, took, why, to);
+    bool better = why == NULL && took < least;
+    without = better ? 0 : without + 1;
+    if (better) {
+      *seconds = least = took;
+      *best = row[ran];
     }
-    believed = i == 0 ? seconds : believed;
+    believed = row[ran] == 0 ? took : believed;
     ts_free(why);
+  }
+  if (ran < n) {
+    ts_text_add(to, "%lld in a row were no better: %d others were not run (autotuning.tuner_early_stopping)\n",
+                (long long) without, n - ran);
   }
   if (least < INFINITY && !isnan(believed)) {
     ts_text_add(to, "regret of the plan's first: %.1f %%\n", 100 * (believed / least - 1));
   }
+  ts_free(row);
   return TS_OK;
 }

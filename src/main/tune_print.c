@@ -70,11 +70,12 @@ static void add_cause(const ts_tried *t, const ts_tried *best, ts_text *to) {
 
 /* Of those with a value the one that comes nearest: the fastest, else the one that is the least too large, else one
  * that is refused. */
-static const ts_tried *find_nearest(const ts_search *search, ts_tuned what, int value) {
+static const ts_tried *find_nearest(const ts_tune_space *space, const ts_search *search, ts_tuned what, int value) {
   const ts_tried *near = NULL;
   for (int i = 0; i < search->n; ++i) {
     const ts_tried *t = &search->tried[i];
-    if (t->candidate.at[what] == value &&
+    bool idle = what == TS_TUNED_SCHEDULE && ts_candidate_number(space, &t->candidate, TS_TUNED_PP) == 1;
+    if (t->candidate.at[what] == value && !idle &&
         (near == NULL || (near->how == TS_TRIED_LARGE && t->how == TS_TRIED_LARGE && t->bytes < near->bytes) ||
          (near->how == TS_TRIED_REFUSED && t->how == TS_TRIED_LARGE))) {
       near = t;
@@ -97,7 +98,7 @@ static void add_others(const ts_tune_job *job, const ts_tried *t, const ts_tried
 }
 
 static void print_reason(const ts_tune_job *job, const ts_search *search, ts_tuned what, int value, ts_text *to) {
-  const ts_tried *best = &search->tried[0], *t = find_nearest(search, what, value);
+  const ts_tried *best = &search->tried[0], *t = find_nearest(job->space, search, what, value);
   char bytes[32], has[32];
   ts_text_add(to, "  %s %s: ", ts_tuned_name(what), job->space->value[what][value].text);
   if (t == NULL) {
@@ -154,8 +155,11 @@ void ts_tune_print(const ts_tune_job *job, const ts_search *search, int most, ts
   print_summary(job, search, to);
   if (best < INFINITY) {
     print_head(job, to);
-    for (int i = 0; i < search->n && i < most && search->tried[i].how == TS_TRIED_FITS; ++i) {
-      print_row(job, &search->tried[i], i + 1, best, to);
+    int printed = 0;
+    for (int i = 0; i < search->n && printed < most && search->tried[i].how == TS_TRIED_FITS; ++i) {
+      if (!ts_search_is_variant(search, i)) {
+        print_row(job, &search->tried[i], ++printed, best, to);
+      }
     }
   }
   print_reasons(job, search, to);

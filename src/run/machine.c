@@ -69,20 +69,24 @@ static ts_work computing(const ts_graph *g, const ts_node *node) {
   return work;
 }
 
-ts_work ts_message_work(ts_op op, ts_dtype wire, int ranks, bool across, double bytes) {
+ts_work ts_message_work(ts_op op, ts_dtype wire, int ranks, int together, double bytes) {
   ts_work work = {.bytes = bytes, .extent = {0, bytes}};
-  snprintf(work.kind, sizeof work.kind, "%s %s x%d%s", ts_op_get(op)->name, ts_dtype_name(wire), ranks,
-           across ? " across nodes" : "");
+  snprintf(work.kind, sizeof work.kind, "%s %s x%d", ts_op_get(op)->name, ts_dtype_name(wire), ranks);
+  if (together < ranks) {
+    char nodes[32];
+    snprintf(nodes, sizeof nodes, together > 1 ? " across nodes of %d" : " across nodes", together);
+    add_to_kind(&work, nodes);
+  }
   return work;
 }
 
-/* Is some of a group on another node than this rank? */
-static bool is_across(const ts_mesh *mesh, unsigned axes, int ranks_per_node) {
-  bool across = false;
-  for (int i = 0; i < ts_mesh_group_size(mesh, axes) && !across; ++i) {
-    across = ts_mesh_group_member(mesh, axes, i) / ranks_per_node != mesh->rank / ranks_per_node;
+/* How many of a group are on this rank's node? */
+static int together_of(const ts_mesh *mesh, unsigned axes, int ranks_per_node) {
+  int together = 0;
+  for (int i = 0; i < ts_mesh_group_size(mesh, axes); ++i) {
+    together += ts_mesh_group_member(mesh, axes, i) / ranks_per_node == mesh->rank / ranks_per_node;
   }
-  return across;
+  return together;
 }
 
 static double bytes_together(const ts_graph *g, const ts_tid *tensor, int n) {
@@ -100,11 +104,11 @@ ts_work ts_node_work(const ts_program *program, const ts_node *node, int ranks_p
     bool sends = node->op == TS_OP_SEND;
     double bytes = bytes_together(g, sends ? node->in : node->out, sends ? node->n_in : node->n_out);
     int peer = ts_mesh_group_member(mesh, TS_AXES(TS_AXIS_PP), node->attr.message.peer);
-    return ts_message_work(TS_OP_SEND, TS_F32, 2, peer / ranks_per_node != mesh->rank / ranks_per_node, bytes);
+    return ts_message_work(TS_OP_SEND, TS_F32, 2, peer / ranks_per_node == mesh->rank / ranks_per_node ? 2 : 1, bytes);
   }
   if (ts_node_is_collective(node)) {
     return ts_message_work(node->op, node->attr.comm.wire, node->attr.comm.group,
-                           is_across(mesh, node->attr.comm.axes, ranks_per_node),
+                           together_of(mesh, node->attr.comm.axes, ranks_per_node),
                            ts_program_message_bytes(program, node));
   }
   return computing(g, node);
@@ -142,10 +146,23 @@ static int ranks_of_message(const char *kind) {
   return x != NULL ? atoi(x + 2) : 0;
 }
 
+/* Bytes/s of a rank.  A sum or a gather passes each node once, over the links of all of the group that are there; what
+ * each sends to each goes over its own. */
+static double link_rate(const ts_measured *m, const char *kind) {
+  const char *across = strstr(kind, " across nodes");
+  double inside = m->link[TS_LINK_INSIDE] > 0 ? m->link[TS_LINK_INSIDE] : m->copy, each = m->link[TS_LINK_ACROSS];
+  if (across == NULL) {
+    return inside;
+  }
+  int together = 1;
+  (void) sscanf(across, " across nodes of %d", &together);
+  bool own = strncmp(kind, ts_op_get(TS_OP_ALL_TO_ALL)->name, strlen(ts_op_get(TS_OP_ALL_TO_ALL)->name)) == 0;
+  return each > 0 ? fmin(inside, each * (own ? 1 : together)) : inside;
+}
+
 /* Of a message nothing goes below what its bytes take on the link, and a start for each doubling of the ranks. */
 static double floor_of_message(const ts_measured *m, const ts_work *work, int ranks) {
-  ts_link link = strstr(work->kind, "across") != NULL ? TS_LINK_ACROSS : TS_LINK_INSIDE;
-  return m->start * ceil(log2(fmax(ranks, 2))) + work->bytes / (m->link[link] > 0 ? m->link[link] : m->copy);
+  return m->start * ceil(log2(fmax(ranks, 2))) + work->bytes / link_rate(m, work->kind);
 }
 
 /* What nothing goes below, in seconds; at least what one line of memory takes, so that there is a logarithm. */

@@ -16,7 +16,8 @@ enum { TS_WORK_TEXT = 128, TS_WORK_EXTENTS = 3 };
 
 /** What there is to do. */
 typedef struct ts_work {
-  /** "matmul.nt fp32>fp32+", + : added to a prior; "host.adamw fp32>fp32"; "all_gather bf16 x4 across nodes". */
+  /** "matmul.nt fp32>fp32+", + : added to a prior; "host.adamw fp32>fp32"; "all_gather bf16 x4",
+   * "all_gather bf16 x8 across nodes of 4". */
   char kind[TS_WORK_TEXT];
   double extent[TS_WORK_EXTENTS]; /**< Of a product m, n, k; of others operations and bytes. */
   double flops, bytes;
@@ -76,8 +77,8 @@ ts_work ts_node_work(const ts_program *program, const ts_node *node, int ranks_p
 
 /** What so many bytes, sent by each of \a ranks ranks in collectives of an op, or by one rank to another (SEND), are as
  * work. Not collective.
- * \param [in] across  Not all of these are on one node. */
-ts_work ts_message_work(ts_op op, ts_dtype wire, int ranks, bool across, double bytes);
+ * \param [in] together  So many of these are on one node; all of them: nothing leaves it. */
+ts_work ts_message_work(ts_op op, ts_dtype wire, int ranks, int together, double bytes);
 
 /** Order by kind and extents, as of strcmp; 0: the same work, whose extents differ by no more than a file rounds.
  * Not collective. */

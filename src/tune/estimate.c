@@ -36,9 +36,10 @@ static shape shape_of(const ts_tune_space *s, const ts_candidate *c) {
                  .offload = ts_candidate_number(s, c, TS_TUNED_OFFLOAD)};
 }
 
-/* Seconds of one collective. */
-static double message(const ts_timing *t, ts_op op, ts_dtype wire, double ranks, bool across, double bytes) {
-  const ts_work work = ts_message_work(op, wire, (int) ranks, across, bytes * (ranks - 1) / ranks);
+/* Seconds of one collective among ranks that are `apart` from each other. */
+static double message(const ts_timing *t, ts_op op, ts_dtype wire, double ranks, double apart, double bytes) {
+  const double together = fmin(fmax(floor(t->node / apart), 1), ranks);
+  const ts_work work = ts_message_work(op, wire, (int) ranks, (int) together, bytes * (ranks - 1) / ranks);
   return ranks > 1 ? ts_measured_seconds(t->by[0], &work, NULL) : 0;
 }
 
@@ -46,18 +47,17 @@ static double message(const ts_timing *t, ts_op op, ts_dtype wire, double ranks,
  */
 static double data_messages(const shape *x, const ts_tune_model *m, const ts_timing *t) {
   const double ranks = x->dp * x->sp, part = m->parameters / (x->tp * x->pp), times = x->stage >= 2 ? x->steps : 1;
-  const bool across = ranks * x->tp > t->node;
-  double each = message(t, TS_OP_REDUCE_SCATTER, m->wire, ranks, across, part * m->gradient_bytes) * times;
+  double each = message(t, TS_OP_REDUCE_SCATTER, m->wire, ranks, x->tp, part * m->gradient_bytes) * times;
   double gathers = x->stage == 3 ? 2 * x->steps : 1;
-  return each + gathers * message(t, TS_OP_ALL_GATHER, m->wire, ranks, across, part * m->bytes);
+  return each + gathers * message(t, TS_OP_ALL_GATHER, m->wire, ranks, x->tp, part * m->bytes);
 }
 
 /* Of blocks, which nothing hides: two sums forward and two backward of ranks that share products, as many exchanges of
  * those that share samples. */
 static double block_messages(const shape *x, const ts_tune_model *m, const ts_timing *t) {
   const double times = 4 * x->steps * m->layers / x->pp, bytes = x->micro * m->length / x->sp * m->hidden * m->bytes;
-  double sums = message(t, TS_OP_ALL_REDUCE, m->wire, x->tp, x->tp > t->node, 2 * bytes),
-         exchanges = message(t, TS_OP_ALL_TO_ALL, m->wire, x->sp, x->sp * x->tp > t->node, 2 * bytes / x->tp);
+  double sums = message(t, TS_OP_ALL_REDUCE, m->wire, x->tp, 1, 2 * bytes),
+         exchanges = message(t, TS_OP_ALL_TO_ALL, m->wire, x->sp, x->tp, 2 * bytes / x->tp);
   return times * (0.5 * sums + exchanges);
 }
 

@@ -4,7 +4,7 @@
 #include "base/memory.h"
 
 #include <math.h>
-#include <stdlib.h>
+#include <string.h>
 
 /* A candidate with what is known of it before it is walked. */
 typedef struct entry {
@@ -23,6 +23,7 @@ typedef struct grid {
 
 typedef struct searching {
   const ts_tune_job *job;
+  const ts_tune_model *model;
   entry *entry; /* owned */
   int n, capacity;
   grid *grid; /* owned */
@@ -74,14 +75,14 @@ static void add_entries(searching *s, const ts_tune_model *model) {
 
 /* ---- which next ---- */
 
-/* Does it need at least as much as one that was too large? */
+/* Does it need at least as much as one that was too large?  Of another stage of ZeRO that is not known: what is gathered
+ * may take more than what is shared. */
 static bool needs_more(const ts_tune_space *space, const ts_candidate *a, const ts_candidate *large) {
   bool same = a->at[TS_TUNED_OFFLOAD] == large->at[TS_TUNED_OFFLOAD];
-  for (ts_tuned what = TS_TUNED_TP; what <= TS_TUNED_SCHEDULE; ++what) {
+  for (ts_tuned what = TS_TUNED_TP; what <= TS_TUNED_STAGE; ++what) {
     same = same && a->at[what] == large->at[what];
   }
-  return same && ts_candidate_number(space, a, TS_TUNED_STAGE) <= ts_candidate_number(space, large, TS_TUNED_STAGE) &&
-         ts_candidate_number(space, a, TS_TUNED_MICRO) >= ts_candidate_number(space, large, TS_TUNED_MICRO) &&
+  return same && ts_candidate_number(space, a, TS_TUNED_MICRO) >= ts_candidate_number(space, large, TS_TUNED_MICRO) &&
          ts_candidate_number(space, a, TS_TUNED_RECOMPUTE) <= ts_candidate_number(space, large, TS_TUNED_RECOMPUTE);
 }
 
@@ -92,6 +93,21 @@ static bool is_too_large(const searching *s, const entry *e) {
     large = t->how == TS_TRIED_LARGE && needs_more(s->job->space, &e->candidate, &t->candidate);
   }
   return large;
+}
+
+/* Nothing has to leave where the same fits without. */
+static bool leaves_in_vain(const searching *s, const entry *e) {
+  const ts_tune_space *space = s->job->space;
+  entry stays = *e;
+  for (int i = 0; i < space->n[TS_TUNED_OFFLOAD]; ++i) {
+    stays.candidate.at[TS_TUNED_OFFLOAD] =
+        space->value[TS_TUNED_OFFLOAD][i].number == 0 ? i : stays.candidate.at[TS_TUNED_OFFLOAD];
+  }
+  if (stays.candidate.at[TS_TUNED_OFFLOAD] == e->candidate.at[TS_TUNED_OFFLOAD]) {
+    return false;
+  }
+  stays.bytes = ts_tune_least_bytes(space, s->model, &stays.candidate);
+  return !is_too_large(s, &stays);
 }
 
 static double promise(const searching *s, const entry *e) {
@@ -112,7 +128,7 @@ static int find_next(searching *s, const bool *begun) {
       continue;
     }
     double seconds = promise(s, e);
-    if (seconds < least) {
+    if (seconds < least && !leaves_in_vain(s, e)) {
       if (is_too_large(s, e)) {
         e->walked = true;
         s->said->large += 1;
@@ -144,11 +160,14 @@ static void keep(ts_search *said, const ts_tried *t) {
   said->tried[said->n++] = *t;
 }
 
+/* So many for each process that none waits long for the slowest; what one teaches the others of a wave do not know. */
 static bool walk_wave(searching *s, int processes) {
-  ts_tried *wave = ts_calloc((size_t) processes, sizeof *wave);
-  int *of = ts_calloc((size_t) processes, sizeof *of), n = 0;
+  enum { EACH = 3 };
+  const int most = EACH * processes;
+  ts_tried *wave = ts_calloc((size_t) most, sizeof *wave);
+  int *of = ts_calloc((size_t) most, sizeof *of), n = 0;
   bool *begun = ts_calloc((size_t) s->n_grids, sizeof *begun);
-  for (int next = 0; n < processes && (next = find_next(s, begun)) >= 0; ++n) {
+  for (int next = 0; n < most && (next = find_next(s, begun)) >= 0; ++n) {
     entry *e = &s->entry[next];
     e->walked = begun[e->grid] = true;
     of[n] = next;
@@ -204,6 +223,11 @@ static void refine(searching *s, ts_tuned what, int processes) {
 
 /* ---- those that nobody wanted ---- */
 
+/* One piece has no schedule. */
+static bool has_value(const ts_tune_space *space, const ts_candidate *c, ts_tuned what, int value) {
+  return c->at[what] == value && (what != TS_TUNED_SCHEDULE || ts_candidate_number(space, c, TS_TUNED_PP) > 1);
+}
+
 /* Why no candidate has this value at all. */
 static void explain_absence(const ts_tune_space *space, ts_tuned what, int value, ts_tried *t) {
   t->how = TS_TRIED_REFUSED;
@@ -216,31 +240,49 @@ static void explain_absence(const ts_tune_space *space, ts_tuned what, int value
   }
 }
 
-/* Of those with a value the one that promises most. */
-static void try_value(searching *s, ts_tuned what, int value) {
-  ts_tried t = {.how = TS_TRIED_REFUSED};
-  t.candidate.at[what] = value;
-  const entry *best = NULL, *large = NULL;
+/* Of those with a value the one that promises most of those not walked; NULL: none fits, *large is the smallest. */
+static entry *find_with(searching *s, ts_tuned what, int value, const entry **large) {
+  entry *best = NULL;
+  *large = NULL;
   for (int i = 0; i < s->n; ++i) {
-    const entry *e = &s->entry[i];
-    if (e->candidate.at[what] != value) {
+    entry *e = &s->entry[i];
+    if (!has_value(s->job->space, &e->candidate, what, value) || e->walked) {
       continue;
     }
     if (is_too_large(s, e)) {
-      large = large == NULL || e->bytes < large->bytes ? e : large;
+      *large = *large == NULL || e->bytes < (*large)->bytes ? e : *large;
     } else if (!s->grid[e->grid].refused && (best == NULL || promise(s, e) < promise(s, best))) {
       best = e;
     }
   }
-  if (best != NULL) {
-    t.candidate = best->candidate;
-    ts_tune_walk(s->job, &t, 1, 1);
-  } else if (large != NULL) {
+  return best;
+}
+
+static void try_value(searching *s, ts_tuned what, int value) {
+  enum { TRIALS = 6 };
+  ts_tried t = {.how = TS_TRIED_REFUSED};
+  const entry *large;
+  entry *best = find_with(s, what, value, &large);
+  t.candidate.at[what] = value;
+  if (best == NULL && large == NULL) {
+    explain_absence(s->job->space, what, value, &t);
+  } else if (best == NULL) {
     t.candidate = large->candidate;
     t.how = TS_TRIED_LARGE;
     t.bytes = (int64_t) large->bytes;
-  } else {
-    explain_absence(s->job->space, what, value, &t);
+  } else if (what == TS_TUNED_OFFLOAD && leaves_in_vain(s, best)) {
+    t.candidate = best->candidate;
+    snprintf(t.why, sizeof t.why, "nothing has to leave where all fits");
+  }
+  for (int i = 0; i < TRIALS && best != NULL && t.why[0] == 0; ++i) {
+    t = (ts_tried){.candidate = best->candidate};
+    best->walked = true;
+    ts_tune_walk(s->job, &t, 1, 1);
+    learn(s, best, &t);
+    best = t.how == TS_TRIED_REFUSED && i < TRIALS - 1 ? find_with(s, what, value, &large) : NULL;
+    if (best != NULL) {
+      t.why[0] = 0;
+    }
   }
   keep(s->said, &t);
 }
@@ -251,7 +293,7 @@ static void try_the_rest(searching *s) {
     for (int value = 0; value < s->job->space->n[what]; ++value) {
       bool seen = false;
       for (int i = 0; i < s->said->n && !seen; ++i) {
-        seen = s->said->tried[i].candidate.at[what] == value;
+        seen = has_value(s->job->space, &s->said->tried[i].candidate, what, value);
       }
       if (!seen) {
         try_value(s, what, value);
@@ -271,7 +313,7 @@ static void count_rest(searching *s) {
 
 ts_search ts_tune_search(const ts_tune_job *job, const ts_tune_model *model, double seconds, int processes) {
   ts_search said = {.in_time = true};
-  searching s = {.job = job, .ratio = 1, .best = INFINITY, .said = &said};
+  searching s = {.job = job, .model = model, .ratio = 1, .best = INFINITY, .said = &said};
   const double start = ts_seconds();
   add_entries(&s, model);
   bool more = true;
@@ -288,6 +330,15 @@ ts_search ts_tune_search(const ts_tune_job *job, const ts_tune_model *model, dou
   ts_free(s.entry);
   ts_free(s.grid);
   return said;
+}
+
+bool ts_search_is_variant(const ts_search *said, int row) {
+  const size_t compared = TS_TUNED_OVERLAP * sizeof(int);
+  bool variant = false;
+  for (int i = 0; i < row && !variant; ++i) {
+    variant = memcmp(said->tried[i].candidate.at, said->tried[row].candidate.at, compared) == 0;
+  }
+  return variant;
 }
 
 void ts_search_clear(ts_search *said) {

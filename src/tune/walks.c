@@ -35,8 +35,11 @@ ts_status ts_tune_read(const ts_tune_job *job, const ts_candidate *c, ts_deck **
 
 static void keep_reason(ts_tried *t, ts_tried_how how, const ts_error *err) {
   t->how = how;
-  snprintf(t->why, sizeof t->why, "%s", err->text != NULL ? err->text : "");
-  t->why[strcspn(t->why, "\n")] = 0;
+  enum { LONG = 200 };
+  const char *text = err->text != NULL ? err->text : "", *from = "--set: "; /* which nobody has written */
+  text += strncmp(text, from, strlen(from)) == 0 ? strlen(from) : 0;
+  int length = (int) strcspn(text, "\n");
+  snprintf(t->why, sizeof t->why, "%.*s%s", length < LONG ? length : LONG, text, length < LONG ? "" : "...");
 }
 
 /* ---- a walk ---- */
