@@ -37,6 +37,8 @@ static const ts_option plan_options[] = {
      false},
     {"--ranks-per-node", "N", NULL, "of --machine: which messages leave a node (default: as many as were measured)",
      false},
+    {"--against", "RUN", NULL,
+     "a run's directory: print what it measured beside the plan, op by op where it has a profile.timeline", false},
     {"--timeline", "FILE", NULL,
      "write the planned step for viewers of traces, a file a stage, as profile.timeline does", false},
     {"--schedule", "[FILE.svg]", NULL,

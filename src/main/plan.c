@@ -5,6 +5,7 @@
 #include "engine/workings.h"
 #include "family/stack.h"
 #include "main/command.h"
+#include "main/plan_against.h"
 #include "main/plan_experts.h"
 #include "main/plan_layout.h"
 #include "main/plan_longest.h"
@@ -415,7 +416,7 @@ static void print_longest(const ts_program_options *options, int64_t memory, boo
 /* By --machine; *given is false without it. */
 static ts_status open_timing(const ts_arguments *arguments, const ts_deck *deck, int ranks, ts_timing *timing,
                              bool *given, ts_error *err) {
-  static const char *const needing[] = {"--ranks-per-node", "--timeline"};
+  static const char *const needing[] = {"--ranks-per-node", "--timeline", "--against"};
   const char *machine = ts_argument(arguments, "--machine");
   int64_t node = 0, threads = 0;
   *given = machine != NULL;
@@ -436,8 +437,8 @@ static ts_status open_timing(const ts_arguments *arguments, const ts_deck *deck,
                          : status;
 }
 
-static void print_all(const ts_program_options *options, bool json, const ts_arguments *arguments, int64_t memory,
-                      const ts_timing *timing) {
+static ts_status print_all(const ts_program_options *options, bool json, const ts_arguments *arguments, int64_t memory,
+                           const ts_timing *timing, ts_error *err) {
   bool layout = ts_argument(arguments, "--layout") != NULL;
   ts_text text = {0};
   ts_program *program = ts_plan_largest(options);
@@ -455,8 +456,11 @@ static void print_all(const ts_program_options *options, bool json, const ts_arg
   if (layout) {
     ts_plan_print_layout(options, json, &text);
   }
+  const char *against = ts_argument(arguments, "--against");
+  ts_status status = against != NULL && !json ? ts_plan_print_against(options, timing, against, &text, err) : TS_OK;
   printf(json ? "%s}\n" : "%s", text.text);
   ts_text_free(&text);
+  return status;
 }
 
 int ts_main_plan(const ts_arguments *arguments, ts_world *world, ts_error *err) {
@@ -469,9 +473,9 @@ int ts_main_plan(const ts_arguments *arguments, ts_world *world, ts_error *err) 
   ts_mesh mesh;
   const char *format = ts_argument(arguments, "--format");
   bool json = strcmp(format, "json") == 0;
-  ts_status status = json || strcmp(format, "text") == 0
+  ts_status status = (json && ts_argument(arguments, "--against") == NULL) || strcmp(format, "text") == 0
                          ? ts_argument_int(arguments, "--ranks", 1, 1 << 20, &ranks, err)
-                         : ts_error_add(err, "--format %s: text or json is accepted", format);
+                         : ts_error_add(err, "--format %s: text or json is accepted, with --against text", format);
   if (status == TS_OK && ts_argument(arguments, "--memory") != NULL) {
     status = ts_argument_bytes(arguments, "--memory", &memory, err);
   }
@@ -491,8 +495,9 @@ int ts_main_plan(const ts_arguments *arguments, ts_world *world, ts_error *err) 
     choose_cuts(&options, deck, ts_budget_memory(&options));
     const char *schedule = ts_argument(arguments, "--schedule");
     const char *timeline = ts_argument(arguments, "--timeline");
-    print_all(&options, json, arguments, memory, timing);
-    status = schedule != NULL && schedule[0] != 0 ? ts_plan_draw_stages(&options, schedule, err) : TS_OK;
+    status = print_all(&options, json, arguments, memory, timing, err);
+    status =
+        status == TS_OK && schedule != NULL && schedule[0] != 0 ? ts_plan_draw_stages(&options, schedule, err) : status;
     status = status == TS_OK && timeline != NULL ? ts_plan_write_timeline(&options, timing, timeline, err) : status;
   }
   ts_timing_clear(&times);

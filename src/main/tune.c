@@ -191,6 +191,9 @@ static ts_status read_numbers(const ts_arguments *a, numbers *n, ts_error *err) 
   if (status == TS_OK && strcmp(format, "text") != 0 && strcmp(format, "json") != 0) {
     status = ts_error_add(err, "--format %s: text or json is accepted", format);
   }
+  if (status == TS_OK && n->measure > 0 && strcmp(format, "text") != 0) {
+    status = ts_error_add(err, "--measure is told as text: leave --format %s out", format);
+  }
   if (status == TS_OK && ts_argument(a, "--machine") == NULL) {
     status =
         ts_error_add(err, "--machine FILE is wanted: tessera bench writes one; or the name of a datasheet (--help)");
@@ -388,7 +391,7 @@ static ts_status tell(const tuning *t, const ts_search *search, const char *said
   (json ? ts_tune_print_json(&t->job, search, &text) : ts_tune_print(&t->job, search, (int) t->n.top, &text));
   const ts_tune_trial trial =
       trial_of(t, launch != NULL ? launch : ranks, length > 0 ? program : t->arguments->command->name);
-  if (trial.most > 0 && any) {
+  if (trial.most > 0 && any && !json) {
     double took;
     status = ts_tune_measure(&t->job, search, &trial, &best, &took, &trials, err);
     seconds = status == TS_OK && !isnan(took) ? took : seconds;

@@ -265,7 +265,7 @@ ts_status ts_tune_measure(const ts_tune_job *job, const ts_search *search, const
               (long long) trial->warm, "", "plan ms", "run ms", "plan is");
   for (; ran < n && (trial->stop == 0 || without < trial->stop); ++ran) {
     char *why;
-    ts_log(TS_LOG_INFO, "trial %d of %d", ran + 1, n);
+    fprintf(stderr, "trial %d of %d\n", ran + 1, n); /* stdout is the result's */
     double took = run_candidate(job, &search->tried[row[ran]], trial, first + ran, &why);
     print_trial(job, &search->tried[row[ran]], number_of(search, row[ran]), first + ran, took, why, to);
     bool better = why == NULL && took < least;

@@ -1,0 +1,105 @@
+#!/bin/sh
+# TAP: the search of settings as people call it: its table and reasons, the deck that it writes, trials that run, fail and hang,
+# DeepSpeed's autotuning, and what is refused.
+# shellcheck source=regression/cli_common.sh
+. "${srcdir:-.}/regression/cli_common.sh"
+
+# Nothing but floors.
+cat > machine.cfg <<'END'
+tessera_machine = 1;
+backend = "cpu";
+device = "made up";
+libraries = "none";
+date = "2026-11-28";
+measured = ({ ranks = 2; threads = 1; product_fp32 = 1e10; product_bf16 = 1e10; copy = 5e9; slowdown = 1.0; instruction = 2e-6;
+  step = 1e-4; samples = (); });
+END
+
+tune() { run "$tessera" tune tiny.cfg --ranks 2 --machine machine.cfg "$@"; }
+
+# A number of the first row of a json.
+first_of() { sed -n "2s/.*\"$1\": \"\\{0,1\\}\\([A-Za-z0-9.e+-]*\\)\"\\{0,1\\}[,}].*/\\1/p" "$scratch/out"; }
+
+test_search() {
+  tune -o best.cfg
+  ok "tune" clean
+  ok "says for what" printed '^[0-9]+ samples a step on 2 ranks, 2 a node, no limit of memory given \(--memory\)$'
+  ok "how many were walked" printed '^[0-9]+ candidates in [0-9.]+ s: [0-9]+ walked; of the others'
+  ok "a table" printed '^   1 +[0-9.]+ +1\.000 +[0-9.]+ [KMG]?B '
+  ok "why not the others" printed '^  recompute block: 1\.[0-9]+ times as long, [0-9.]+ ms more computed'
+  ok "each stage but that of the best has its line" is "$(grep -cE '^  stage [0-3]: ' "$scratch/out")" 3
+  ok "the words for train" printed '^  --set zero_optimization.stage=[0-3]'
+  run "$tessera" tune tiny.cfg --ranks 2 --machine machine.cfg --format json
+  ok "json" both "printed '^\{\"ranks\": 2, '" "printed '\]\}$'"
+  best=$(first_of step_seconds)
+  run "$tessera" plan best.cfg --ranks 2 --machine machine.cfg --format json
+  ok "the deck that was written takes what was said: $best s" \
+    sh -c "grep -q '\"step_seconds\": $best,' '$scratch/out'"
+  tune --keep stage,micro --set zero_optimization.stage=2
+  ok "--keep: no column, no reason" sh -c "! grep -qE '^  (stage|micro) ' '$scratch/out' && ! grep -qE ' (stage|micro) ' '$scratch/out'"
+  ok "and the deck's value" sh -c "grep -q 'zero_optimization.stage=2' '$scratch/out'"
+  tune --memory 1MB
+  ok "nothing fits: why and the way out" said 2 'no candidate fits: a larger --memory'
+  ok "what is missing" grep -qE '^  stage 3: [0-9.]+ [KMG]?B missing of 1\.00 MB' "$scratch/out"
+}
+
+test_trials() {
+  tune --measure 2 --launch "$mpiexec -n 2" --results trials --steps 2
+  ok "--measure: rows" is "$(grep -cE '^ +[0-9]+ +[0-9.]+ +[0-9.]+ +[+-][0-9.]+%  trial-[0-9]+: tp ' "$scratch/out")" 2
+  ok "and what it cost to believe the plan" grep -qE '^regret of the plan.s first: [0-9.]+ %$' "$scratch/out"
+  ok "their decks, runs and logs" sh -c 'test -f trials/trial-2.cfg && test -f trials/trial-2/metrics.csv && test -f trials/trial-2.log'
+  ok "of five steps each" is "$(wc -l < trials/trial-1/metrics.csv)" 6
+  tune --measure 1 --launch false --results trials
+  ok "one that fails is a row" grep -qE '^ +1 +[0-9.]+ +- +trial-3: .*: failed \(trials/trial-3.log\)' "$scratch/out"
+  ok "and not the end" gave 0
+  tune --measure 1 --launch 'sleep 60;' --timeout 1 --results trials
+  ok "one that hangs, too" grep -qE 'trial-4: .*: did not end in 1 s and was ended$' "$scratch/out"
+}
+
+test_autotuning() {
+  cp tiny.cfg auto.cfg
+  echo 'autotuning = { enabled = true; tuner_num_trials = 2; end_profile_step = 4; metric_path = "metric.json"; exps_dir = "exps";
+    min_train_batch_size = 4; max_train_batch_size = 8; arg_mappings = { a = 1; }; };' >> auto.cfg
+  run "$tessera" tune auto.cfg --ranks 2 --machine machine.cfg --launch "$mpiexec -n 2"
+  ok "autotuning: two batches" is "$(grep -cE '^batch (4|8): [0-9.]+ ms a step, [0-9.]+ samples/s$' "$scratch/out")" 2
+  ok "the larger one by throughput" printed '^8 samples a step on 2 ranks'
+  ok "two trials" is "$(grep -cE ' trial-[0-9]+: ' "$scratch/out")" 2
+  ok "no effect is said" said 0 'autotuning.arg_mappings: no effect: a deck has no other arguments'
+  ok "summary.txt" sh -c "cmp -s autotuning_results/summary.txt '$scratch/out'"
+  ok "the metrics" grep -qE '^\{"throughput": [0-9.]+, "latency": [0-9.e-]+, "FLOPS_per_gpu": [0-9.e+]+\}$' metric.json
+  echo 'deepspeed_config = "autotuning_results/ds_config_optimal.json";' > optimal.cfg
+  run "$tessera" deck optimal.cfg --key train_batch_size
+  ok "ds_config_optimal.json is a deck" printed '^8$'
+  run "$tessera" tune auto.cfg --ranks 2 --machine machine.cfg --set autotuning.metric=latency --set autotuning.tuner_num_trials=1 --launch false
+  ok "by latency the smaller one" printed '^4 samples a step on 2 ranks'
+  run "$tessera" tune auto.cfg --ranks 2 --machine machine.cfg --set autotuning.overwrite=false
+  ok "nothing is written over, if that is asked" said 2 'autotuning_results is there already, and autotuning.overwrite is false'
+  run "$tessera" tune auto.cfg --ranks 2 --machine machine.cfg --set autotuning.start_profile_step=9
+  ok "an end before the begin" said 2 'autotuning.end_profile_step'
+  run "$tessera" tune auto.cfg --ranks 2 --machine machine.cfg --set autotuning.mp_size=2 --set autotuning.max_train_batch_size=0 \
+    --set autotuning.tuner_num_trials=1 --launch false
+  ok "mp_size" sh -c "grep -q 'tensor_parallel.autotp_size=2' '$scratch/out' && ! grep -qE '^  tp ' '$scratch/out'"
+}
+
+test_wrong() {
+  run "$tessera" tune tiny.cfg --ranks 2
+  ok "no machine" said 2 '--machine FILE is wanted: tessera bench writes one'
+  run "$tessera" tune tiny.cfg --ranks 2 --machine h1000
+  ok "an unknown one" said 2 'no datasheet of that name: there are a100-40gb, '
+  tune --keep stage,speed
+  ok "an unknown setting" said 2 '--keep speed: there are tp, sp, '
+  tune --measure 1 --format json
+  ok "trials as json" said 2 '--measure is told as text'
+  tune --format xml
+  ok "an unknown format" said 2 '--format xml'
+  tune --set zero_optimization.stage=7
+  ok "a wrong deck" said 2 'zero_optimization.stage'
+  tune -o nowhere/best.cfg
+  ok "a directory that is not there" said 2 'nowhere/best.cfg'
+}
+
+test_search
+test_trials
+test_autotuning
+test_wrong
+finish

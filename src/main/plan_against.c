@@ -1,0 +1,155 @@
+#include "main/plan_against.h"
+
+#include "base/memory.h"
+#include "deck/deck_read.h"
+#include "engine/peak.h"
+#include "graph/op.h"
+#include "io/csv.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WARM = 3 };
+
+/* Without the first steps, as far as there are others; NAN: there is no such column. */
+static double median_of(const ts_csv *csv, const char *name) {
+  int column = ts_csv_column(csv, name);
+  int64_t skipped = csv->n_rows > WARM ? WARM : csv->n_rows - 1, n = csv->n_rows - skipped, known = 0;
+  if (column < 0 || n < 1) {
+    return NAN;
+  }
+  double *x = ts_malloc((size_t) n * sizeof *x);
+  for (int64_t i = 0; i < n; ++i) {
+    double here = csv->values[(skipped + i) * csv->n_columns + column];
+    if (!isnan(here)) {
+      x[known++] = here;
+    }
+  }
+  double median = known > 0 ? ts_median(x, (int) known) : NAN;
+  ts_free(x);
+  return median;
+}
+
+static void print_row(const char *label, double planned, double measured, ts_text *to) {
+  ts_text_add(to, "  %-34s %10.2f %10.2f", label, 1e3 * planned, 1e3 * measured);
+  ts_text_add(to, measured > 0 ? " %+7.1f%%\n" : "\n", 100 * (planned / measured - 1));
+}
+
+static ts_status print_steps(const ts_clock *clock, const char *run, ts_text *to, ts_error *err) {
+  const ts_clock_stage *s = &clock->stage[0];
+  char *path = ts_format("%s/metrics.csv", run);
+  ts_csv csv;
+  ts_status status = ts_csv_read(path, &csv, err);
+  if (status == TS_OK && csv.n_rows < 1) {
+    status = ts_error_add(err, "%s has no steps", path);
+  }
+  if (status == TS_OK) {
+    ts_text_add(to, "\nagainst %s: medians of %lld steps\n  %-34s %10s %10s %8s\n", run,
+                (long long) (csv.n_rows > WARM ? csv.n_rows - WARM : 1), "", "plan ms", "run ms", "plan is");
+    print_row("step", clock->step, median_of(&csv, "step_seconds"), to);
+    double messages = median_of(&csv, "comm_seconds"), exposed = median_of(&csv, "exposed_comm_seconds");
+    if (!isnan(messages) && (messages > 0 || s->messages > 0)) {
+      print_row("messages", s->messages, messages, to);
+      print_row("  exposed", s->exposed, exposed, to);
+    }
+  }
+  ts_csv_free(&csv);
+  ts_free(path);
+  return status;
+}
+
+/* ---- a timeline ---- */
+
+typedef struct op_row {
+  ts_op op;
+  double planned, measured;
+} op_row;
+
+/* The op of a name; TS_N_OPS: none. */
+static int op_called(const char *name, size_t length) {
+  int op = 0;
+  while (op < TS_N_OPS &&
+         (strlen(ts_op_get((ts_op) op)->name) != length || strncmp(ts_op_get((ts_op) op)->name, name, length) != 0)) {
+    ++op;
+  }
+  return op;
+}
+
+/* The events of rank 0, a line each (io/timeline.h). */
+static ts_status read_timeline(const char *path, op_row *row, ts_error *err) {
+  FILE *file = fopen(path, "r");
+  char *line = NULL;
+  size_t size = 0;
+  if (file == NULL) {
+    return ts_error_add(err, "%s: %s", path, strerror(errno));
+  }
+  while (getline(&line, &size, file) > 0) {
+    const char *category = strstr(line, "\"cat\": \""), *duration = strstr(line, "\"dur\": ");
+    if (category != NULL && duration != NULL) {
+      category += strlen("\"cat\": \"");
+      int op = op_called(category, strcspn(category, "\""));
+      double microseconds = strtod(duration + strlen("\"dur\": "), NULL);
+      if (op < TS_N_OPS && microseconds >= 0 && microseconds < 1e15) {
+        row[op].measured += 1e-6 * microseconds;
+      }
+    }
+  }
+  free(line);
+  fclose(file);
+  return TS_OK;
+}
+
+static int by_difference(const void *a, const void *b) {
+  const op_row *x = a, *y = b;
+  double p = fabs(x->planned - x->measured), q = fabs(y->planned - y->measured);
+  return (p < q) - (p > q);
+}
+
+static void print_ops(const ts_clock *clock, const op_row *measured, ts_text *to) {
+  op_row row[TS_N_OPS];
+  double most = 0;
+  for (int op = 0; op < TS_N_OPS; ++op) {
+    row[op] = (op_row){(ts_op) op, clock->stage[0].row[op].busy, measured[op].measured};
+    most = fmax(most, fabs(row[op].planned - row[op].measured));
+  }
+  qsort(row, TS_N_OPS, sizeof *row, by_difference);
+  ts_text_add(to, "  by op, of rank 0 in the step that was observed, which is slower\n");
+  for (int i = 0; i < TS_N_OPS && fabs(row[i].planned - row[i].measured) > 0.01 * most; ++i) {
+    char label[64];
+    snprintf(label, sizeof label, "  %s", ts_op_get(row[i].op)->name);
+    print_row(label, row[i].planned, row[i].measured, to);
+  }
+}
+
+static ts_status print_timeline(const ts_clock *clock, const char *run, ts_text *to, ts_error *err) {
+  op_row *row = ts_calloc(TS_N_OPS, sizeof *row);
+  char *path = ts_format("%s/deck.cfg", run);
+  ts_deck *deck = NULL;
+  ts_status status = ts_deck_read(path, NULL, 0, &deck, err);
+  if (status == TS_OK && deck->profile.timeline[0] == 0) {
+    ts_text_add(to, "  (op by op where the run has a timeline: profile.timeline)\n");
+  } else if (status == TS_OK) {
+    status = read_timeline(deck->profile.timeline, row, err);
+    if (status == TS_OK) {
+      print_ops(clock, row, to);
+    }
+  }
+  ts_deck_destroy(&deck);
+  ts_free(path);
+  ts_free(row);
+  return status;
+}
+
+ts_status ts_plan_print_against(const ts_program_options *options, const ts_timing *timing, const char *run,
+                                ts_text *to, ts_error *err) {
+  ts_stage_programs s = ts_stage_programs_create(options);
+  ts_clock clock = ts_timing_walk(&s, timing, TS_END_FAST, NULL, NULL);
+  ts_status status = print_steps(&clock, run, to, err);
+  status = status == TS_OK ? print_timeline(&clock, run, to, err) : status;
+  ts_clock_clear(&clock);
+  ts_stage_programs_clear(&s);
+  return status;
+}
