@@ -270,6 +270,118 @@ static void test_bubble(const char *schedule, int stages, int micro_batches) {
   free_grid(&g);
 }
 
+/* ---- who is where ---- */
+
+/* Seconds of messages that a stage sends to itself and to others. */
+typedef struct sent {
+  double own, others;
+} sent;
+
+static void note_sent(void *user, int stage, const ts_node *node, bool collective, double start, double seconds) {
+  (void) collective;
+  (void) start;
+  if (node->op == TS_OP_SEND) {
+    *(node->attr.message.peer == stage ? &((sent *) user)->own : &((sent *) user)->others) += seconds;
+  }
+}
+
+/* The stage where a V turns has both of its halves. */
+static void test_turn(void) {
+  grid g = make_grid(llama,
+                     "pipeline.stages=2 gradient_accumulation_steps=4 pipeline.schedule=zb_v model.num_hidden_layers=8",
+                     2, TS_MODEL_TRAIN);
+  ts_measured m = bare();
+  const ts_program *program[2] = {g.program[0], g.program[1]};
+  sent s = {0};
+  ts_clock c;
+  int turns = 0;
+  for (ts_nid i = 0; i < g.program[1]->graph->n_nodes; ++i) {
+    const ts_node *node = &g.program[1]->graph->node[i];
+    turns += node->op == TS_OP_SEND && node->attr.message.peer == 1;
+  }
+  set_messages(&m, g.program[0], 1e-3);
+  set_messages(&m, g.program[1], 1e-3);
+  TS_CHECK(ts_clock_step(program, 2, &m, 1, note_sent, &s, &c), "the walk ends");
+  tap_ok(turns > 0 && s.own == 0 && s.others > 0.02,
+         "%d messages of a stage to itself take no time, those to the other %.0f ms", turns, 1e3 * s.others);
+  ts_clock_clear(&c);
+  ts_free(m.sample);
+  free_grid(&g);
+}
+
+/* What a stage waits for another that computes is no message's. */
+static void test_neighbours(void) {
+  grid g =
+      make_grid(llama, "pipeline.stages=2 gradient_accumulation_steps=4 model.num_hidden_layers=8", 2, TS_MODEL_TRAIN);
+  ts_measured m = bare();
+  set_messages(&m, g.program[0], 1e-9);
+  set_messages(&m, g.program[1], 1e-9);
+  ts_clock c = walk(&g, (int[]){0, 1}, 2, &m);
+  double waited = c.stage[0].neighbours + c.stage[1].neighbours, exposed = c.stage[0].exposed + c.stage[1].exposed;
+  tap_ok(waited > 0.1 * c.step && exposed < 1e-6, "stages wait %.2f of %.2f ms for each other, %.6f for messages",
+         1e3 * waited, 1e3 * c.step, 1e3 * exposed);
+  ts_clock_clear(&c);
+  ts_free(m.sample);
+  free_grid(&g);
+}
+
+static void test_nodes(void) {
+  static const struct {
+    int node;
+    const char *ends;
+  } rows[] = {{4, "x4"}, {2, "x4 across nodes of 2"}, {1, "x4 across nodes"}};
+  grid g = make_grid(llama, "zero_optimization.stage=2", 4, TS_MODEL_TRAIN);
+  const ts_program *p = g.program[0];
+  const ts_node *collective = NULL, *embedding = NULL;
+  for (ts_nid i = 0; i < p->graph->n_nodes; ++i) {
+    const ts_node *node = &p->graph->node[i];
+    collective = node->op == TS_OP_REDUCE_SCATTER ? node : collective;
+    embedding = node->op == TS_OP_EMBEDDING ? node : embedding;
+  }
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+    const ts_work work = ts_node_work(p, collective, rows[i].node);
+    size_t length = strlen(work.kind), end = strlen(rows[i].ends);
+    tap_ok(length > end && strcmp(work.kind + length - end, rows[i].ends) == 0, "%d ranks a node: %s", rows[i].node,
+           work.kind);
+  }
+  const ts_work work = ts_node_work(p, embedding, 1);
+  double rows_read = (double) ts_tensor_bytes(p->graph, embedding->out[0]);
+  tap_ok(work.bytes < 3 * rows_read, "an embedding moves its rows, not its table: %.0f bytes, of %.0f", work.bytes,
+         (double) ts_tensor_bytes(p->graph, embedding->in[0]));
+  free_grid(&g);
+}
+
+/* ---- beside a device ---- */
+
+static void test_host(void) {
+  grid_backend = null_device();
+  grid g = make_grid(llama,
+                     "zero_optimization.stage=2 zero_optimization.offload_optimizer.device=cpu run.offload_update=host "
+                     "machine.core_bandwidth=1e9 machine.copy_bandwidth=1e9",
+                     2, TS_MODEL_TRAIN);
+  const ts_program *p = g.program[0];
+  double host = 0;
+  ts_measured m = bare();
+  for (ts_nid i = 0; i < p->graph->n_nodes; ++i) {
+    if (p->graph->node[i].on_host) {
+      host += ts_node_work(p, &p->graph->node[i], 1).bytes / 1e9;
+    }
+  }
+  ts_clock c = walk(&g, (int[]){0}, 1, &m);
+  tap_ok(host > 0 && is_near(c.stage[0].host, host, 1e-6), "the host's updates take what its memory lets them: %.3f ms",
+         1e3 * c.stage[0].host);
+  tap_ok(c.stage[0].copies > 0 && c.step >= c.stage[0].computing && c.step >= c.stage[0].host,
+         "copies are under way: %.3f ms; the step has room for both", 1e3 * c.stage[0].copies);
+  m.host = 1e8;
+  ts_clock slow = walk(&g, (int[]){0}, 1, &m);
+  tap_ok(is_near(slow.stage[0].host, 10 * host, 1e-6) && slow.step > c.step && slow.step >= 10 * host,
+         "where its memory was measured, by that: the step takes %.3f ms for %.3f", 1e3 * slow.step, 1e3 * c.step);
+  ts_clock_clear(&slow);
+  ts_clock_clear(&c);
+  free_grid(&g);
+  grid_backend = NULL;
+}
+
 /* ---- files ---- */
 
 static char *path_of(const char *name) {
@@ -367,6 +479,10 @@ int main(void) {
   test_bubble("1f1b", 4, 8);
   test_bubble("gpipe", 2, 4);
   test_bubble("zb_h1", 4, 8);
+  test_turn();
+  test_neighbours();
+  test_nodes();
+  test_host();
   test_file();
   return tap_done();
 }

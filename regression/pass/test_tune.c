@@ -284,10 +284,10 @@ static void test_datasheets(void) {
   ts_error_clear(&err);
 }
 
-/* With the word "whole": spaces of all settings, some minutes. */
-int main(int argc, char **argv) {
+/* With TEST_TUNE_ALL set: spaces of all settings, some minutes. */
+int main(void) {
   ts_tune_wish wish = few;
-  if (argc < 2 || strcmp(argv[1], "whole") != 0) {
+  if (getenv("TEST_TUNE_ALL") == NULL) {
     wish.kept[TS_TUNED_SP] = wish.kept[TS_TUNED_SCHEDULE] = true;
     wish.most_micro = 4;
   }
