@@ -39,6 +39,26 @@ test_one() {
   ok "json: all of it measured" is "$(time_of measured)" 100.00
 }
 
+test_plans() {
+  run "$tessera" plan tiny.cfg --machine machine.cfg --timeline planned.json
+  ok "--timeline" both clean "grep -q '\"cat\": \"matmul\", \"ph\": \"X\"' planned.json"
+  ok "which ends" is "$(tail -n 1 planned.json)" ']}'
+  run "$tessera" train tiny.cfg --set run.directory=seen --set profile.timeline=seen.json --set run.steps=8
+  run "$tessera" plan tiny.cfg --machine machine.cfg --against seen
+  ok "--against a run: its step" printed '^  step +[0-9.]+ +[0-9.]+ +[+-][0-9.]+%$'
+  ok "and its ops" printed '^    matmul +[0-9.]+ +[0-9.]+ +[+-][0-9.]+%$'
+  run "$tessera" plan tiny.cfg --machine machine.cfg --against nowhere
+  ok "no such run" said 2 'nowhere/metrics.csv'
+  run "$tessera" plan tiny.cfg --against seen
+  ok "--against without a machine" said 2 '--against wants a --machine'
+  bench 1 --quick -o files.cfg --files .
+  ok "--files" grep -qE ' read = [1-9][0-9.]*e[+0-9]+; write = [1-9]' files.cfg
+  bench 1 --quick -o files.cfg --files /dev/null
+  ok "which are no directory" said 2 '/dev/null'
+  bench 1 tiny.cfg --quick -o threads.cfg --set run.threads=2
+  ok "a deck's threads are those that are measured" grep -q '{ ranks = 1; threads = 2;' threads.cfg
+}
+
 test_two() {
   bench 2 --quick -o machine.cfg
   ok "of two ranks, into the same file" printed '^machine.cfg: [0-9]+ samples of 2 ranks a node x 1 thread'
@@ -51,6 +71,8 @@ test_two() {
   # shellcheck disable=SC2086
   run "$tessera" plan tiny.cfg $stage2 --ranks 2 --machine machine.cfg --ranks-per-node 1
   ok "by those of one rank a node, where that is said" printed '^time of a step, .*, 1 rank a node x 1 thread$'
+  run "$tessera" plan tiny.cfg --ranks 4 --machine machine.cfg --ranks-per-node 4
+  ok "of so many that were not measured" printed '^  \(4 ranks a node were not measured: messages leave nodes of 4, their times are those of 2\)$'
   run "$tessera" plan tiny.cfg --ranks 2 --machine machine.cfg --set pipeline.stages=2 --set gradient_accumulation_steps=4
   ok "of a pipeline" printed '^  bubble +[0-9.]+ % of the time'
   run "$tessera" plan tiny.cfg --ranks 4096 --machine machine.cfg --set train_batch_size=4096 --set zero_optimization.stage=3
@@ -65,7 +87,9 @@ test_wrong() {
   ok "a file of another device is not added to" said 2 'other.cfg is of another device \(another one; here: .*\): give -o another name'
   echo 'measured = (' > broken.cfg
   bench 1 --quick -o broken.cfg
-  ok "one that is broken, neither" said 2 'broken.cfg:'
+  ok "one that is broken, neither" said 2 'broken.cfg is there already and cannot be added to: give -o another name'
+  bench 1 --quick -o machine.cfg --set run.threads=2
+  ok "--set without a deck" said 2 '--set changes a DECK'
   bench 1 --quick -o machine.cfg --target tpu
   ok "an unknown target" said 2 'run.device'
   run "$tessera" plan tiny.cfg --machine nothing.cfg
@@ -78,10 +102,11 @@ test_wrong() {
   ok "plan: no ranks a node" said 2 '--ranks-per-node'
   sed 's/^backend = .*/backend = "cuda";/' machine.cfg > other.cfg
   run "$tessera" plan tiny.cfg --machine other.cfg --target cpu
-  ok "plan: of another backend" said 2 'was measured on "cuda", the plan is for "cpu"'
+  ok "plan: of another backend" said 2 'is of "cuda", the plan is for "cpu": --target cuda'
 }
 
 test_one
+test_plans
 test_two
 test_wrong
 finish

@@ -302,7 +302,7 @@ static void test_turn(void) {
   set_messages(&m, g.program[0], 1e-3);
   set_messages(&m, g.program[1], 1e-3);
   TS_CHECK(ts_clock_step(program, 2, &m, 1, note_sent, &s, &c), "the walk ends");
-  tap_ok(turns > 0 && s.own == 0 && s.others > 0.02,
+  tap_ok(turns > 0 && s.own == 0 && s.others > 0.01,
          "%d messages of a stage to itself take no time, those to the other %.0f ms", turns, 1e3 * s.others);
   ts_clock_clear(&c);
   ts_free(m.sample);
@@ -355,10 +355,11 @@ static void test_nodes(void) {
 
 static void test_host(void) {
   grid_backend = null_device();
-  grid g = make_grid(llama,
-                     "zero_optimization.stage=2 zero_optimization.offload_optimizer.device=cpu run.offload_update=host "
-                     "machine.core_bandwidth=1e9 machine.copy_bandwidth=1e9",
-                     2, TS_MODEL_TRAIN);
+  grid g = make_grid(
+      llama,
+      "zero_optimization.stage=3 zero_optimization.offload_optimizer.device=cpu run.offload_update=host "
+      "zero_optimization.stage3_param_persistence_threshold=1000 machine.core_bandwidth=1e9 machine.copy_bandwidth=1e9",
+      2, TS_MODEL_TRAIN);
   const ts_program *p = g.program[0];
   double host = 0;
   ts_measured m = bare();

@@ -26,6 +26,11 @@ ts_status ts_measure_open(ts_measuring *measuring, ts_error *err);
  * world. */
 void ts_measure_floors(const ts_measuring *measuring, ts_measured *measured);
 
+/** Copies between a device's memory and the host's, each way and both at once; and where \a directory is one, writing
+ * and reading a file of 256 MB in it.
+ * \return TS_BAD_INPUT, agreed: the file cannot be made. Collective over the world. */
+ts_status ts_measure_copies(const ts_measuring *measuring, const char *directory, ts_measured *measured, ts_error *err);
+
 /** Products of matrices not turned, and of either turned, of 64 to 2048 rows, columns and inner extents, in fp32 and in
  * the lower type. Collective over the world. */
 void ts_measure_products(const ts_measuring *measuring, ts_measured *measured);

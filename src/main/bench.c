@@ -65,16 +65,21 @@ static double say_time(const char *what, double start) {
   return now;
 }
 
-static ts_status measure_all(const ts_measuring *of, ts_measured *measured, ts_error *err) {
+static ts_status measure_all(const ts_measuring *of, const char *files, ts_measured *measured, ts_error *err) {
   double start = ts_seconds();
   measured->n = 0;
   ts_measure_floors(of, measured);
   start = say_time("the best product, a copy", start);
+  ts_status status = ts_measure_copies(of, files, measured, err);
+  if (status != TS_OK) {
+    return status;
+  }
+  start = say_time("copies between memories, files", start);
   ts_measure_products(of, measured);
   start = say_time("products", start);
   ts_measure_messages(of, measured);
   start = say_time("messages", start);
-  ts_status status = ts_measure_models(of, measured, err);
+  status = ts_measure_models(of, measured, err);
   (void) say_time("steps of small models", start);
   return status;
 }
@@ -119,7 +124,7 @@ int ts_main_bench(const ts_arguments *arguments, ts_world *world, ts_error *err)
   if (status == TS_OK) {
     ts_measured *measured = ts_machine_of(&machine, ranks, of.threads);
     int known = measured->n > 0 && deck != NULL, *all = ts_world_gather(world, &known, sizeof known);
-    status = all[0] ? TS_OK : measure_all(&of, measured, err);
+    status = all[0] ? TS_OK : measure_all(&of, ts_argument(arguments, "--files"), measured, err);
     if (status == TS_OK && deck != NULL) {
       ts_log(TS_LOG_INFO, "steps of %s", arguments->positional[0]);
       status = ts_measure_deck(world, deck, measured, err);

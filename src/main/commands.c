@@ -74,6 +74,7 @@ static const ts_option tune_options[] = {
 static const ts_option bench_options[] = {
     SET_OPTION,
     {"-o", "FILE", "machine.cfg", "to write; one of this device that is there is added to", false},
+    {"--files", "DIRECTORY", NULL, "measure files there, as offload to nvme_path uses them", false},
     {"--quick", NULL, NULL, "a few shapes and sizes and the smallest model, in some seconds: plans by it are rough",
      false},
     TARGET_OPTION,

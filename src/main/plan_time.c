@@ -165,7 +165,8 @@ static void print_text(const ts_program *program, const ts_timing *timing, const
     add_row(timing, p, &p->host, "computed by the host", "%.2f", " ms", to);
   }
   if (s->copies > 0) {
-    add_row(timing, p, &p->copies, "copies and files", "%.2f", " ms (by the rates of `machine`)", to);
+    bool known = timing->by[0]->in > 0 || timing->by[0]->read > 0;
+    add_row(timing, p, &p->copies, "copies and files", "%.2f", known ? " ms" : " ms (by the rates of `machine`)", to);
     add_row(timing, p, &p->waited, "  waited for", "%.2f", " ms", to);
   }
   if (clock->n > 1) {

@@ -307,7 +307,8 @@ static ts_status search_batch(tuning *t, int64_t batch, double seconds, ts_searc
     *search = ts_tune_search(&t->job, &t->model, seconds, (int) sysconf(_SC_NPROCESSORS_ONLN));
     drop_large(&t->job, search);
   }
-  return status;
+  return search->too_many ? ts_error_add(err, "there are more than %d candidates: --keep some settings", TS_TUNE_MOST)
+                          : status;
 }
 
 /* The search of the batch that is best by the metric; what others came to is said. */
@@ -411,6 +412,12 @@ static ts_status tell(const tuning *t, const ts_search *search, const char *said
   ts_text_free(&trials);
   ts_text_free(&text);
   ts_free(ranks);
+  if (status == TS_OK && search->candidates == 0) {
+    return ts_error_add(err,
+                        "%lld samples a step are no multiple of what is left open on any grid of %d ranks: "
+                        "train_batch_size, --keep, autotuning's bounds of micro-batches",
+                        (long long) t->space.batch, t->space.ranks);
+  }
   return status == TS_OK && !any ? ts_error_add(err, "no candidate fits: a larger --memory, more --ranks, or offload "
                                                      "to files (zero_optimization.offload_optimizer.nvme_path)")
                                  : status;

@@ -13,6 +13,7 @@
 typedef struct flight {
   ts_nid node;
   double end;
+  double late; /* seconds that it has begun later than this stage was ready, for others */
 } flight;
 
 /* What a stage has sent to a neighbour, or has come to of a group with other stages. */
@@ -108,8 +109,17 @@ static void compute_on_host(walk *w, walker *s, const ts_node *node) {
 
 /* ---- collectives ---- */
 
-static void fly(walker *s, ts_nid node, double end) {
-  s->flying[s->n_flying++] = (flight){node, end};
+static void fly(walker *s, ts_nid node, double end, double late) {
+  s->flying[s->n_flying++] = (flight){node, end, late};
+}
+
+/* The computation has waited for a collective or a message, of which others were late. */
+static void note_held(walker *s, ts_op op, double held, double late) {
+  double for_others = fmin(held, late);
+  s->said->neighbours += for_others;
+  s->said->exposed += held - for_others;
+  s->said->row[op].exposed += held - for_others;
+  s->time += held;
 }
 
 static bool is_among_stages(const ts_node *node) {
@@ -163,7 +173,8 @@ static bool meet_stages(walk *w, walker *s, const ts_node *node, double *time) {
 /* The stream takes one after another. \return false: another stage has not come to it yet. */
 static bool hand_to_stream(walk *w, walker *s, ts_nid n) {
   const ts_node *node = &s->program->graph->node[n];
-  double begin = fmax(s->time, s->stream);
+  const double ready = fmax(s->time, s->stream);
+  double begin = ready;
   if (w->n > 1 && is_among_stages(node) && !meet_stages(w, s, node, &begin)) {
     return false;
   }
@@ -171,27 +182,34 @@ static bool hand_to_stream(walk *w, walker *s, ts_nid n) {
   note_row(w, s, node, true, begin, seconds);
   s->said->messages += seconds;
   s->stream = begin + seconds;
-  fly(s, n, s->stream);
+  fly(s, n, s->stream, begin - ready);
   if (!s->program->schedule->overlaps && s->program->target.backend->device == NULL) { /* it runs where it is issued */
-    s->said->exposed += s->stream - s->time;
-    s->said->row[node->op].exposed += s->stream - s->time;
-    s->time = s->stream;
+    note_held(s, node->op, s->stream - s->time, begin - ready);
   }
   return true;
 }
 
 /* ---- copies ---- */
 
+/* Bytes/s of a copy, with one the other way beside it or not: as measured, else as `machine` says. */
+static double copy_rate(const walk *w, bool file, bool reads, bool beside) {
+  const ts_measured *m = w->measured;
+  double own = file ? (reads ? m->read : m->write) : (reads ? m->in : m->out);
+  own = own > 0 ? own : file ? w->rates.file : w->rates.copy;
+  return !file && beside && m->both > 0 ? fmin(own, m->both) : own;
+}
+
 static void begin_copy(walk *w, walker *s, ts_nid n) {
   const ts_node *node = &s->program->graph->node[n];
-  bool file = ts_node_copies(node) == TS_SPACE_FILE;
-  double *queue = file ? &s->files : ts_copy_reads(node) ? &s->in : &s->out;
-  double seconds = (double) ts_tensor_bytes(s->program->graph, node->out[0]) / (file ? w->rates.file : w->rates.copy);
+  bool file = ts_node_copies(node) == TS_SPACE_FILE, reads = ts_copy_reads(node);
+  double *queue = file ? &s->files : reads ? &s->in : &s->out;
   double begin = fmax(fmax(s->time, s->host), *queue);
+  bool beside = (reads ? s->out : s->in) > begin;
+  double seconds = (double) ts_tensor_bytes(s->program->graph, node->out[0]) / copy_rate(w, file, reads, beside);
   note_row(w, s, node, false, begin, seconds);
   s->said->copies += seconds;
   *queue = begin + seconds;
-  fly(s, n, *queue);
+  fly(s, n, *queue, 0);
 }
 
 static void land(walker *s, ts_nid n) {
@@ -199,9 +217,13 @@ static void land(walker *s, ts_nid n) {
   for (int i = 0; i < s->n_flying; ++i) {
     if (s->flying[i].node == n) {
       double held = fmax(s->flying[i].end - s->time, 0);
-      *(ts_node_is_copy(node) ? &s->said->waited : &s->said->exposed) += held;
-      s->said->row[node->op].exposed += held;
-      s->time += held;
+      if (ts_node_is_copy(node)) {
+        s->said->waited += held;
+        s->said->row[node->op].exposed += held;
+        s->time += held;
+      } else {
+        note_held(s, node->op, held, s->flying[i].late);
+      }
       s->flying[i] = s->flying[--s->n_flying];
       return;
     }
@@ -244,14 +266,11 @@ static bool take_arrival(walk *w, walker *s, const ts_node *node) {
   if (here == NULL) {
     return false;
   }
-  double held = fmax(here->time - s->time, 0), exposed = fmin(held, here->seconds);
+  double held = fmax(here->time - s->time, 0);
   here->taken = true;
-  s->said->exposed += exposed;
-  s->said->neighbours += held - exposed;
   s->said->row[node->op].op = node->op;
   s->said->row[node->op].calls += 1;
-  s->said->row[node->op].exposed += exposed;
-  s->time += held;
+  note_held(s, node->op, held, fmax(held - here->seconds, 0));
   return true;
 }
 

@@ -41,6 +41,9 @@ typedef struct ts_measured {
   double copy;                /**< Bytes/s read and written by a copy of a rank. */
   double host;                /**< Bytes/s that the processors of a rank with a device read and write; 0: not known. */
   double link[TS_N_LINKS];    /**< Bytes/s that a rank sends inside a node, and to another; 0: not known, as a copy. */
+  double in, out;             /**< Bytes/s of a copy from the host's memory to a device's, and back; 0: not known. */
+  double both;                /**< Of either of these where the other one is under way. */
+  double read, write;         /**< Bytes/s of a rank's file; 0: not known. */
   double start;               /**< Seconds until a message between two arrives that has nothing in it. */
   double slowdown;            /**< What is computed takes so many times as long while messages are under way. */
   double instruction;         /**< Seconds between two nodes, */

@@ -52,9 +52,10 @@ ts_status ts_machine_write(const ts_machine *machine, const char *path, ts_error
     const ts_measured *m = &machine->measured[i];
     ts_text_add(&text,
                 "%s\n  { ranks = %d; threads = %d;\n    product_fp32 = %.4e; product_bf16 = %.4e; copy = %.4e; host = "
-                "%.4e;\n    slowdown = %.4f; instruction = %.4e; step = %.4e;\n",
+                "%.4e;\n    in = %.4e; out = %.4e; both = %.4e; read = %.4e; write = %.4e;\n    slowdown = %.4f; "
+                "instruction = %.4e; step = %.4e;\n",
                 i > 0 ? "," : "", m->ranks, m->threads, m->product[TS_RATED_FP32], m->product[TS_RATED_LOW], m->copy,
-                m->host, m->slowdown, m->instruction, m->step);
+                m->host, m->in, m->out, m->both, m->read, m->write, m->slowdown, m->instruction, m->step);
     add_samples(m, &text);
     ts_text_add(&text, "  }");
   }
@@ -140,6 +141,11 @@ static ts_status read_measured(const ts_value *v, const char *path, ts_machine *
              {"product_bf16", 1, 1e30, &of.product[TS_RATED_LOW], false},
              {"copy", 1, 1e30, &of.copy, false},
              {"host", 0, 1e30, &of.host, true},
+             {"in", 0, 1e30, &of.in, true},
+             {"out", 0, 1e30, &of.out, true},
+             {"both", 0, 1e30, &of.both, true},
+             {"read", 0, 1e30, &of.read, true},
+             {"write", 0, 1e30, &of.write, true},
              {"slowdown", 1, 1e3, &of.slowdown, false},
              {"instruction", 0, 1, &of.instruction, false},
              {"step", 0, 1e3, &of.step, false}};

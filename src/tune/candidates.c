@@ -99,13 +99,35 @@ static void add_own(ts_tune_space *s, const ts_deck *deck, ts_tuned what) {
   }
 }
 
-/* Divisors that ranks can be shared by. */
+/* The divisors of a number within bounds; of many those that are larger than the one before by a factor. */
 static void add_divisors(ts_tune_space *s, ts_tuned what, int64_t of, int64_t least, int64_t most) {
-  for (int64_t i = least > 0 ? least : 1; i <= of && (most == 0 || i <= most); ++i) {
+  enum { ALL = 1 << 16 };
+  int64_t *found = ts_malloc(ALL * sizeof *found), n = 0;
+  for (int64_t i = least > 0 ? least : 1; i <= of && i <= most && n < ALL; ++i) {
     if (of % i == 0) {
-      add_number(s, what, (double) i);
+      found[n++] = i;
     }
   }
+  for (double factor = 1;; factor *= 1.05) {
+    int64_t kept[TS_TUNED_MOST], last = 0;
+    int count = 0;
+    for (int64_t i = 0; i < n && count <= TS_TUNED_MOST; ++i) {
+      if (last == 0 || (double) found[i] >= factor * (double) last) {
+        last = found[i];
+        if (count < TS_TUNED_MOST) {
+          kept[count] = last;
+        }
+        ++count;
+      }
+    }
+    if (count <= TS_TUNED_MOST) {
+      for (int i = 0; i < count; ++i) {
+        add_number(s, what, (double) kept[i]);
+      }
+      break;
+    }
+  }
+  ts_free(found);
 }
 
 /* All that may be tried; `number` of a schedule is by how much its bubble is divided. */
@@ -114,7 +136,7 @@ static void add_others(ts_tune_space *s, const ts_tune_wish *wish, ts_tuned what
     const char *text;
     double number;
   } schedules[] = {{"1f1b", 1}, {"interleaved x2", 2}, {"zb_h1", 3}, {"zb_v", 6}, {"dualpipe_v", 6}};
-  enum { MOST_SHARED = 64, MOST_STAGES = 64 };
+  enum { MOST_SHARED = 64, MOST_STAGES = 64, MOST_SAMPLES = 1024 };
   switch (what) {
     case TS_TUNED_TP: add_divisors(s, what, s->ranks, 1, wish->node > 8 ? wish->node : 8); break;
     case TS_TUNED_SP: add_divisors(s, what, s->ranks, 1, MOST_SHARED); break;
@@ -129,7 +151,9 @@ static void add_others(ts_tune_space *s, const ts_tune_wish *wish, ts_tuned what
         add_number(s, what, i);
       }
       break;
-    case TS_TUNED_MICRO: add_divisors(s, what, s->batch, wish->least_micro, wish->most_micro); break;
+    case TS_TUNED_MICRO:
+      add_divisors(s, what, s->batch, wish->least_micro, wish->most_micro > 0 ? wish->most_micro : MOST_SAMPLES);
+      break;
     case TS_TUNED_RECOMPUTE:
       add_recompute_value(s, "none");
       add_recompute_value(s, "sac");

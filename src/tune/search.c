@@ -48,6 +48,10 @@ static void add_entries(searching *s, const ts_tune_model *model) {
   const ts_tune_space *space = s->job->space;
   ts_candidate c = {{0}};
   for (bool more = true; more;) {
+    if (s->n == TS_TUNE_MOST) {
+      s->said->too_many = true;
+      break;
+    }
     if (ts_candidate_accumulation(space, &c) > 0 && !is_idle(space, &c)) {
       TS_GROW(s->entry, s->n, s->capacity);
       int number = 0;
@@ -303,7 +307,7 @@ static void try_the_rest(searching *s) {
 }
 
 static void count_rest(searching *s) {
-  for (int i = 0; i < s->n; ++i) {
+  for (int i = 0; i < s->n && !s->said->too_many; ++i) {
     const entry *e = &s->entry[i];
     if (!e->walked) {
       ++*(s->grid[e->grid].refused ? &s->said->refused : is_too_large(s, e) ? &s->said->large : &s->said->slower);
@@ -316,14 +320,16 @@ ts_search ts_tune_search(const ts_tune_job *job, const ts_tune_model *model, dou
   searching s = {.job = job, .model = model, .ratio = 1, .best = INFINITY, .said = &said};
   const double start = ts_seconds();
   add_entries(&s, model);
-  bool more = true;
+  bool more = !said.too_many;
   while (more && said.in_time) {
     more = walk_wave(&s, processes);
     said.in_time = !more || ts_seconds() - start < seconds;
   }
-  try_the_rest(&s);
-  refine(&s, TS_TUNED_OVERLAP, processes);
-  refine(&s, TS_TUNED_BUCKET, processes);
+  if (!said.too_many) {
+    try_the_rest(&s);
+    refine(&s, TS_TUNED_OVERLAP, processes);
+    refine(&s, TS_TUNED_BUCKET, processes);
+  }
   sort_tried(&said, job->timing);
   count_rest(&s);
   said.seconds = ts_seconds() - start;

@@ -8,9 +8,12 @@
 #include "tune/estimate.h"
 #include "tune/walks.h"
 
+enum { TS_TUNE_MOST = 2000000 };
+
 typedef struct ts_search {
   ts_tried *tried; /**< Owned; fastest first, then what does not fit and what is refused. */
   int n, capacity;
+  bool too_many;      /**< More than TS_TUNE_MOST: nothing was searched. */
   int64_t candidates; /**< In all, */
   int64_t large;      /**< of which so many were not walked as their state alone is too large, or a smaller one is, */
   int64_t refused;    /**< as a grid of theirs is refused, */
