@@ -13,7 +13,7 @@ enum { RUNS = 5 };
 /* ---- a device's memory and the host's ---- */
 
 /* Bytes/s of copies one way or both at once, of either. */
-static double copy_rate(ts_device *device, char *there, char *here, size_t bytes, bool in, bool out) {
+static double rate_of_queues(ts_device *device, char *there, char *here, size_t bytes, bool in, bool out) {
   double seconds[RUNS];
   for (int i = 0; i < RUNS; ++i) {
     void *ended[2] = {device->ops->event_create(device, false), device->ops->event_create(device, false)};
@@ -42,11 +42,11 @@ static void measure_device(const ts_measuring *of, ts_device *device, ts_measure
   const size_t bytes = of->quick ? (size_t) 1 << 20 : (size_t) 256 << 20;
   char *there = of->backend->allocate(2 * bytes), *here = device->ops->allocate_host(device, 2 * bytes);
   ts_measure_begin(of->world);
-  m->in = copy_rate(device, there, here, bytes, true, false);
+  m->in = rate_of_queues(device, there, here, bytes, true, false);
   ts_measure_begin(of->world);
-  m->out = copy_rate(device, there, here, bytes, false, true);
+  m->out = rate_of_queues(device, there, here, bytes, false, true);
   ts_measure_begin(of->world);
-  m->both = copy_rate(device, there, here, bytes, true, true);
+  m->both = rate_of_queues(device, there, here, bytes, true, true);
   device->ops->release_host(device, here);
   of->backend->release(there, 2 * bytes);
 }

@@ -86,7 +86,7 @@ static ts_status measure_all(const ts_measuring *of, const char *files, ts_measu
 
 /* The deck that is given, if one is: where it runs and with how many threads is where and with how many all is
  * measured. */
-static ts_status read_own(const ts_arguments *arguments, ts_measuring *of, ts_deck **deck, ts_error *err) {
+static ts_status read_own_deck(const ts_arguments *arguments, ts_measuring *of, ts_deck **deck, ts_error *err) {
   if (arguments->n_positional == 0) {
     return arguments->n_sets == 0 ? TS_OK : ts_error_add(err, "--set changes a DECK, and none is given");
   }
@@ -114,7 +114,7 @@ int ts_main_bench(const ts_arguments *arguments, ts_world *world, ts_error *err)
   double start = ts_seconds();
   bool first = ts_world_rank(world) == 0;
   int ranks = ts_world_local_size(world);
-  ts_status status = read_own(arguments, &of, &deck, err);
+  ts_status status = read_own_deck(arguments, &of, &deck, err);
   status = status == TS_OK ? ts_measure_open(&of, err) : status;
   if (status != TS_OK) {
     ts_deck_destroy(&deck);

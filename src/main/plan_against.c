@@ -33,7 +33,7 @@ static double median_of(const ts_csv *csv, const char *name) {
   return median;
 }
 
-static void print_row(const char *label, double planned, double measured, ts_text *to) {
+static void print_beside(const char *label, double planned, double measured, ts_text *to) {
   ts_text_add(to, "  %-34s %10.2f %10.2f", label, 1e3 * planned, 1e3 * measured);
   ts_text_add(to, measured > 0 ? " %+7.1f%%\n" : "\n", 100 * (planned / measured - 1));
 }
@@ -49,11 +49,11 @@ static ts_status print_steps(const ts_clock *clock, const char *run, ts_text *to
   if (status == TS_OK) {
     ts_text_add(to, "\nagainst %s: medians of %lld steps\n  %-34s %10s %10s %8s\n", run,
                 (long long) (csv.n_rows > WARM ? csv.n_rows - WARM : 1), "", "plan ms", "run ms", "plan is");
-    print_row("step", clock->step, median_of(&csv, "step_seconds"), to);
+    print_beside("step", clock->step, median_of(&csv, "step_seconds"), to);
     double messages = median_of(&csv, "comm_seconds"), exposed = median_of(&csv, "exposed_comm_seconds");
     if (!isnan(messages) && (messages > 0 || s->messages > 0)) {
-      print_row("messages", s->messages, messages, to);
-      print_row("  exposed", s->exposed, exposed, to);
+      print_beside("messages", s->messages, messages, to);
+      print_beside("  exposed", s->exposed, exposed, to);
     }
   }
   ts_csv_free(&csv);
@@ -108,7 +108,7 @@ static int by_difference(const void *a, const void *b) {
   return (p < q) - (p > q);
 }
 
-static void print_ops(const ts_clock *clock, const op_row *measured, ts_text *to) {
+static void print_measured_ops(const ts_clock *clock, const op_row *measured, ts_text *to) {
   op_row row[TS_N_OPS];
   double most = 0;
   for (int op = 0; op < TS_N_OPS; ++op) {
@@ -120,7 +120,7 @@ static void print_ops(const ts_clock *clock, const op_row *measured, ts_text *to
   for (int i = 0; i < TS_N_OPS && fabs(row[i].planned - row[i].measured) > 0.01 * most; ++i) {
     char label[64];
     snprintf(label, sizeof label, "  %s", ts_op_get(row[i].op)->name);
-    print_row(label, row[i].planned, row[i].measured, to);
+    print_beside(label, row[i].planned, row[i].measured, to);
   }
 }
 
@@ -134,7 +134,7 @@ static ts_status print_timeline(const ts_clock *clock, const char *run, ts_text 
   } else if (status == TS_OK) {
     status = read_timeline(deck->profile.timeline, row, err);
     if (status == TS_OK) {
-      print_ops(clock, row, to);
+      print_measured_ops(clock, row, to);
     }
   }
   ts_deck_destroy(&deck);

@@ -36,7 +36,7 @@ static int by_busy(const void *a, const void *b) {
 }
 
 /* By time; what takes less than a thousandth of the step is left out. */
-static void print_ops(const ts_clock_stage *s, double step, ts_text *to) {
+static void print_planned_ops(const ts_clock_stage *s, double step, ts_text *to) {
   ts_clock_row row[TS_N_OPS];
   memcpy(row, s->row, sizeof row);
   qsort(row, TS_N_OPS, sizeof *row, by_busy);
@@ -120,8 +120,8 @@ static planned plan_of(const ts_program *program, const ts_timing *timing, ts_en
 }
 
 /* A row of the table; `at` is of the first end. */
-static void add_row(const ts_timing *timing, const planned *p, const double *at, const char *label, const char *format,
-                    const char *unit, ts_text *to) {
+static void add_planned(const ts_timing *timing, const planned *p, const double *at, const char *label,
+                        const char *format, const char *unit, ts_text *to) {
   size_t offset = (size_t) ((const char *) at - (const char *) p);
   double x[TS_N_ENDS] = {0};
   for (int end = 0; end < timing->ends; ++end) {
@@ -139,41 +139,42 @@ static void print_text(const ts_program *program, const ts_timing *timing, const
     p[end] = plan_of(program, timing, end, &clock[end]);
   }
   print_source(timing, to);
-  add_row(timing, p, &p->step, "step", "%.2f", " ms", to);
+  add_planned(timing, p, &p->step, "step", "%.2f", " ms", to);
   ts_text_add(to, "  %-34s %10.2f ms, backward %.2f, update %.2f%s\n", "  forward", 1e3 * s->phase[TS_RUN_FORWARD],
               1e3 * s->phase[TS_RUN_BACKWARD], 1e3 * s->phase[TS_RUN_UPDATE],
               timing->ends > 1 ? " (of the fast end)" : "");
-  add_row(timing, p, &p->tokens, "tokens/s", "%.0f", "", to);
+  add_planned(timing, p, &p->tokens, "tokens/s", "%.0f", "", to);
   double each[TS_N_ENDS] = {p[0].tokens / program->mesh.ranks, p[timing->ends - 1].tokens / program->mesh.ranks};
   ts_text_add(to, "  %-34s ", "tokens/s a rank");
   add_range(timing, each, "%.0f", to);
   ts_text_add(to, "\n");
-  add_row(timing, p, &p->rate, "TFLOP/s a rank (6N + 6LCT)", "%.4g", "", to);
+  add_planned(timing, p, &p->rate, "TFLOP/s a rank (6N + 6LCT)", "%.4g", "", to);
   const char *of = timing->sheet != NULL ? " % of the datasheet's peak" : " % of its best product";
-  add_row(timing, p, &p->products, "MFU (6N)", "%.1f", of, to);
-  add_row(timing, p, &p->half, "MFU (causal half, 6N + 6LCT)", "%.1f", of, to);
-  add_row(timing, p, &p->full, "MFU (full, 6N + 12LCT)", "%.1f", of, to);
+  add_planned(timing, p, &p->products, "MFU (6N)", "%.1f", of, to);
+  add_planned(timing, p, &p->half, "MFU (causal half, 6N + 6LCT)", "%.1f", of, to);
+  add_planned(timing, p, &p->full, "MFU (full, 6N + 12LCT)", "%.1f", of, to);
   if (clock->n > 1) {
     ts_text_add(to, "  stage %d, which computes longest:\n", (int) (s - clock->stage));
   }
-  add_row(timing, p, &p->computed, "computed", "%.2f", " ms", to);
+  add_planned(timing, p, &p->computed, "computed", "%.2f", " ms", to);
   if (s->messages > 0) {
-    add_row(timing, p, &p->messages, "messages", "%.2f", " ms", to);
-    add_row(timing, p, &p->exposed, "  exposed", "%.2f", " ms", to);
+    add_planned(timing, p, &p->messages, "messages", "%.2f", " ms", to);
+    add_planned(timing, p, &p->exposed, "  exposed", "%.2f", " ms", to);
   }
   if (s->host > 0) {
-    add_row(timing, p, &p->host, "computed by the host", "%.2f", " ms", to);
+    add_planned(timing, p, &p->host, "computed by the host", "%.2f", " ms", to);
   }
   if (s->copies > 0) {
     bool known = timing->by[0]->in > 0 || timing->by[0]->read > 0;
-    add_row(timing, p, &p->copies, "copies and files", "%.2f", known ? " ms" : " ms (by the rates of `machine`)", to);
-    add_row(timing, p, &p->waited, "  waited for", "%.2f", " ms", to);
+    add_planned(timing, p, &p->copies, "copies and files", "%.2f", known ? " ms" : " ms (by the rates of `machine`)",
+                to);
+    add_planned(timing, p, &p->waited, "  waited for", "%.2f", " ms", to);
   }
   if (clock->n > 1) {
-    add_row(timing, p, &p->neighbours, "waiting for other stages", "%.2f", " ms", to);
-    add_row(timing, p, &p->bubble, "bubble", "%.1f", " % of the time", to);
+    add_planned(timing, p, &p->neighbours, "waiting for other stages", "%.2f", " ms", to);
+    add_planned(timing, p, &p->bubble, "bubble", "%.1f", " % of the time", to);
   }
-  print_ops(s, clock->step, to);
+  print_planned_ops(s, clock->step, to);
   if (timing->sheet == NULL) {
     print_known(s, to);
   }
@@ -225,7 +226,8 @@ void ts_plan_print_time(const ts_program_options *options, const ts_timing *timi
 
 /* ---- a timeline ---- */
 
-static void note_event(void *user, int stage, const ts_node *node, bool collective, double start, double seconds) {
+static void add_planned_event(void *user, int stage, const ts_node *node, bool collective, double start,
+                              double seconds) {
   ts_timeline **lines = user;
   ts_timeline_event(lines[stage], node->name, ts_op_get(node->op)->name,
                     collective || ts_node_is_copy(node) ? TS_TIMELINE_COMMUNICATION : TS_TIMELINE_COMPUTATION, start,
@@ -244,7 +246,7 @@ ts_status ts_plan_write_timeline(const ts_program_options *options, const ts_tim
     ts_free(file);
   }
   if (status == TS_OK) {
-    ts_clock clock = ts_timing_walk(&s, timing, TS_END_FAST, note_event, lines);
+    ts_clock clock = ts_timing_walk(&s, timing, TS_END_FAST, add_planned_event, lines);
     ts_clock_clear(&clock);
   }
   for (int i = 0; i < s.n; ++i) {

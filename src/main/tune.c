@@ -16,7 +16,7 @@
 /* ---- what is asked ---- */
 
 /* --keep NAME,NAME. */
-static ts_status read_kept(const char *list, ts_tune_wish *wish, ts_error *err) {
+static ts_status read_kept_settings(const char *list, ts_tune_wish *wish, ts_error *err) {
   char *names = ts_strdup(list != NULL ? list : ""), *rest = names;
   ts_status status = TS_OK;
   for (char *name = strtok_r(names, ",", &rest); name != NULL && status == TS_OK; name = strtok_r(NULL, ",", &rest)) {
@@ -175,7 +175,7 @@ typedef struct numbers {
   int64_t ranks, node, threads, memory, seconds, top, measure, steps, patience;
 } numbers;
 
-static ts_status read_numbers(const ts_arguments *a, numbers *n, ts_error *err) {
+static ts_status read_tune_numbers(const ts_arguments *a, numbers *n, ts_error *err) {
   ts_status status = ts_argument_int(a, "--ranks", 1, 1 << 20, &n->ranks, err);
   status = status == TS_OK ? ts_argument_int(a, "--ranks-per-node", 0, 1 << 20, &n->node, err) : status;
   status = status == TS_OK ? ts_argument_int(a, "--threads", 0, 1024, &n->threads, err) : status;
@@ -215,7 +215,7 @@ typedef struct tuning {
   char **sets;  /* owned: --set's, and that */
 } tuning;
 
-static ts_status read_own(tuning *t, ts_error *err) {
+static ts_status read_deck_as_it_is(tuning *t, ts_error *err) {
   ts_mesh mesh;
   ts_status status = ts_read_deck(t->arguments, NULL, &t->deck, err);
   status = status == TS_OK ? ts_deck_mesh(t->deck, (int) t->n.ranks, 0, &mesh, err) : status;
@@ -249,9 +249,9 @@ static ts_status choose_target(tuning *t, ts_error *err) {
 
 static ts_status open_tuning(tuning *t, ts_error *err) {
   const char *machine = ts_argument(t->arguments, "--machine");
-  ts_status status = read_numbers(t->arguments, &t->n, err);
-  status = status == TS_OK ? read_kept(ts_argument(t->arguments, "--keep"), &t->wish, err) : status;
-  status = status == TS_OK ? read_own(t, err) : status;
+  ts_status status = read_tune_numbers(t->arguments, &t->n, err);
+  status = status == TS_OK ? read_kept_settings(ts_argument(t->arguments, "--keep"), &t->wish, err) : status;
+  status = status == TS_OK ? read_deck_as_it_is(t, err) : status;
   if (status == TS_OK) {
     int64_t threads = t->n.threads > 0 ? t->n.threads : t->deck->run.threads;
     status = ts_timing_open(machine, (int) t->n.ranks, (int) t->n.node, (int) threads, &t->timing, err);
@@ -294,7 +294,7 @@ static void close_tuning(tuning *t) {
 /* ---- several batches ---- */
 
 /* By the metric: smaller is better. */
-static double cost_of(const tuning *t, const ts_search *search, int64_t batch) {
+static double cost_by_metric(const tuning *t, const ts_search *search, int64_t batch) {
   double seconds = search->n > 0 ? ts_tried_seconds(&search->tried[0], &t->timing) : INFINITY;
   return strcmp(t->deck->autotuning.metric, "latency") == 0 ? seconds : seconds / (double) batch;
 }
@@ -322,13 +322,13 @@ static ts_status search_all(tuning *t, ts_search *best, ts_text *said, ts_error 
   for (int i = 0; i < list.n && status == TS_OK; ++i) {
     ts_search search = {0};
     status = search_batch(t, list.items[i], (double) t->n.seconds / list.n, &search, err);
-    double cost = cost_of(t, &search, list.items[i]);
+    double cost = cost_by_metric(t, &search, list.items[i]);
     if (list.n > 1) {
       double seconds = cost < INFINITY ? ts_tried_seconds(&search.tried[0], &t->timing) : INFINITY;
       ts_text_add(said, "batch %lld: %.1f ms a step, %.1f samples/s\n", (long long) list.items[i], 1e3 * seconds,
                   (double) list.items[i] / seconds);
     }
-    if (chosen == 0 || cost < cost_of(t, best, chosen)) {
+    if (chosen == 0 || cost < cost_by_metric(t, best, chosen)) {
       ts_search_clear(best);
       *best = search;
       chosen = list.items[i];
@@ -347,7 +347,7 @@ static ts_status search_all(tuning *t, ts_search *best, ts_text *said, ts_error 
 
 /* ---- what is told ---- */
 
-static ts_tune_order order_of(const ts_deck *deck) {
+static ts_tune_order order_of_trials(const ts_deck *deck) {
   const char *type = deck->autotuning.tuner_type;
   return !deck->autotuning.enabled || strcmp(type, "model_based") == 0 ? TS_TUNE_BY_PLAN
          : strcmp(type, "random") == 0                                 ? TS_TUNE_BY_CHANCE
@@ -372,12 +372,12 @@ static ts_tune_trial trial_of(const tuning *t, const char *launch, const char *p
                                                                                : 0,
       .stop = enabled ? deck->autotuning.tuner_early_stopping : 0,
       .micros = enabled ? deck->autotuning.num_tuning_micro_batch_sizes : 0,
-      .order = order_of(deck),
+      .order = order_of_trials(deck),
       .seed = (uint64_t) deck->run.seed};
 }
 
 /* Measure, print, write. */
-static ts_status tell(const tuning *t, const ts_search *search, const char *said, ts_error *err) {
+static ts_status tell_search(const tuning *t, const ts_search *search, const char *said, ts_error *err) {
   const char *output = ts_argument(t->arguments, "-o"), *launch = ts_argument(t->arguments, "--launch");
   const bool json = strcmp(ts_argument(t->arguments, "--format"), "json") == 0,
              any = search->n > 0 && search->tried[0].how == TS_TRIED_FITS;
@@ -430,7 +430,7 @@ int ts_main_tune(const ts_arguments *arguments, ts_world *world, ts_error *err) 
   ts_text said = {0};
   ts_status status = open_tuning(&t, err);
   status = status == TS_OK ? search_all(&t, &search, &said, err) : status;
-  status = status == TS_OK ? tell(&t, &search, said.text != NULL ? said.text : "", err) : status;
+  status = status == TS_OK ? tell_search(&t, &search, said.text != NULL ? said.text : "", err) : status;
   ts_text_free(&said);
   ts_search_clear(&search);
   close_tuning(&t);

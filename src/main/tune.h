@@ -43,8 +43,8 @@ ts_status ts_tune_measure(const ts_tune_job *job, const ts_search *search, const
 /** The complete deck of a candidate as text for `train`. \return TS_BAD_INPUT. Not collective. */
 ts_status ts_tune_deck(const ts_tune_job *job, const ts_candidate *c, ts_text *to, ts_error *err);
 
-/** Leave what DeepSpeed's autotuning leaves: summary.txt and ds_config_optimal.json, a deck too, in a directory, and the
- * metrics of the best as json.
+/** Leave what DeepSpeed's autotuning leaves: in a directory summary.txt and ds_config_optimal.json, a deck too, and
+ * the metrics of the best as json.
  * \param [in] summary      What was printed.
  * \param [in] seconds      Of a step of the best.
  * \param [in] flops        Of a step.

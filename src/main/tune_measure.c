@@ -22,7 +22,7 @@ extern char **environ;
 
 /* ---- one run ---- */
 
-static ts_status write_deck(const ts_tune_job *job, const ts_candidate *c, const char *path, ts_error *err) {
+static ts_status write_trial(const ts_tune_job *job, const ts_candidate *c, const char *path, ts_error *err) {
   ts_text text = {0};
   ts_status status = ts_tune_deck(job, c, &text, err);
   status = status == TS_OK ? ts_write_file(path, text.text, text.length, err) : status;
@@ -42,7 +42,7 @@ static char *quoted(const char *word) {
 }
 
 /* Start a command in a group of its own, its words to a log. \return 0, or the system's error. */
-static int start(const char *command, const char *log, pid_t *child) {
+static int start_trial(const char *command, const char *log, pid_t *child) {
   char *words[] = {"sh", "-c", (char *) command, NULL};
   posix_spawn_file_actions_t files;
   posix_spawnattr_t attributes;
@@ -59,8 +59,8 @@ static int start(const char *command, const char *log, pid_t *child) {
   return error;
 }
 
-/* Until it has ended or its time is over, when it is ended, with all it has started. \return whether it ended itself. */
-static bool wait_for_end(pid_t child, double seconds, int *how) {
+/* Until it has ended; when its time is over it is ended, with all it has started. \return whether it ended itself. */
+static bool wait_for_trial(pid_t child, double seconds, int *how) {
   const struct timespec moment = {.tv_nsec = 20000000};
   const double patience = 5, begin = ts_seconds();
   bool asked = false, in_time = true;
@@ -120,24 +120,23 @@ static char *last_line(const char *log) {
 }
 
 /* What a run of candidate `number` takes; NAN with `why`, the caller's, where it did not end well. */
-static double run_candidate(const ts_tune_job *job, const ts_tried *t, const ts_tune_trial *trial, int number,
-                            char **why) {
+static double run_trial(const ts_tune_job *job, const ts_tried *t, const ts_tune_trial *trial, int number, char **why) {
   char *deck = ts_format("%s/trial-%d.cfg", trial->directory, number),
        *run = ts_format("%s/trial-%d", trial->directory, number),
        *log = ts_format("%s/trial-%d.log", trial->directory, number), *metrics = ts_format("%s/metrics.csv", run);
   ts_error err = {0};
   double seconds = NAN;
   *why = NULL;
-  if (write_deck(job, &t->candidate, deck, &err) == TS_OK) {
+  if (write_trial(job, &t->candidate, deck, &err) == TS_OK) {
     char *words[] = {quoted(trial->program), quoted(deck), quoted(run)};
     char *command = ts_format("exec %s %s train %s --set run.directory=%s --set run.steps=%lld --set run.save_every=0 "
                               "--set run.evaluate_every=0 --set run.resume=never",
                               trial->launch, words[0], words[1], words[2], (long long) (trial->warm + trial->steps));
     pid_t child;
-    int how = 0, error = start(command, log, &child);
+    int how = 0, error = start_trial(command, log, &child);
     if (error != 0) {
       *why = ts_format("cannot be started: %s", strerror(error));
-    } else if (!wait_for_end(child, trial->seconds, &how)) {
+    } else if (!wait_for_trial(child, trial->seconds, &how)) {
       *why = ts_format("did not end in %.0f s and was ended", trial->seconds);
     } else if (!WIFEXITED(how) || WEXITSTATUS(how) != 0) {
       char *last = last_line(log);
@@ -177,7 +176,7 @@ static int first_free(const char *directory) {
 }
 
 /* As the table of the search counts. */
-static int number_of(const ts_search *search, int row) {
+static int number_in_table(const ts_search *search, int row) {
   int number = 0;
   for (int i = 0; i <= row; ++i) {
     number += !ts_search_is_variant(search, i);
@@ -227,7 +226,7 @@ static bool takes_micro(const ts_search *search, const int *row, int n, int cand
 }
 
 /* Rows of the search: the fastest by the plan, in the order of the trials. \return how many; *row is the caller's. */
-static int choose_rows(const ts_search *search, const ts_tune_trial *trial, int **row) {
+static int choose_trials(const ts_search *search, const ts_tune_trial *trial, int **row) {
   int n = 0, *r = ts_malloc(((size_t) search->n + 1) * sizeof *r);
   for (int i = 0; i < search->n && n < trial->most && search->tried[i].how == TS_TRIED_FITS; ++i) {
     if (!ts_search_is_variant(search, i) && takes_micro(search, r, n, i, trial->micros)) {
@@ -258,7 +257,7 @@ ts_status ts_tune_measure(const ts_tune_job *job, const ts_search *search, const
     return ts_error_add(err, "%s: cannot be made: %s", trial->directory, strerror(errno));
   }
   const int first = first_free(trial->directory);
-  int *row, n = choose_rows(search, trial, &row), ran = 0;
+  int *row, n = choose_trials(search, trial, &row), ran = 0;
   double least = INFINITY, believed = NAN;
   int64_t without = 0;
   ts_text_add(to, "\nmeasured: the median of %lld steps behind %lld\n%4s %10s %10s %8s\n", (long long) trial->steps,
@@ -266,8 +265,8 @@ ts_status ts_tune_measure(const ts_tune_job *job, const ts_search *search, const
   for (; ran < n && (trial->stop == 0 || without < trial->stop); ++ran) {
     char *why;
     fprintf(stderr, "trial %d of %d\n", ran + 1, n); /* stdout is the result's */
-    double took = run_candidate(job, &search->tried[row[ran]], trial, first + ran, &why);
-    print_trial(job, &search->tried[row[ran]], number_of(search, row[ran]), first + ran, took, why, to);
+    double took = run_trial(job, &search->tried[row[ran]], trial, first + ran, &why);
+    print_trial(job, &search->tried[row[ran]], number_in_table(search, row[ran]), first + ran, took, why, to);
     bool better = why == NULL && took < least;
     without = better ? 0 : without + 1;
     if (better) {

@@ -11,14 +11,14 @@ static bool is_open(const ts_tune_space *s, ts_tuned what) {
   return s->n[what] > 1;
 }
 
-static const char *value_of(const ts_tune_space *s, const ts_candidate *c, ts_tuned what) {
+static const char *text_of_value(const ts_tune_space *s, const ts_candidate *c, ts_tuned what) {
   bool idle = what == TS_TUNED_SCHEDULE && ts_candidate_number(s, c, TS_TUNED_PP) == 1;
   return idle ? "-" : s->value[what][c->at[what]].text;
 }
 
 /* ---- the table ---- */
 
-static void print_head(const ts_tune_job *job, ts_text *to) {
+static void print_columns(const ts_tune_job *job, ts_text *to) {
   bool range = job->timing->ends > 1;
   ts_text_add(to, "\n%4s %*s %7s %10s %8s %7s ", "", range ? 21 : 10, "step ms", "of best", "memory", "exposed",
               "bubble");
@@ -30,7 +30,7 @@ static void print_head(const ts_tune_job *job, ts_text *to) {
   ts_text_add(to, " %9s\n", "steps");
 }
 
-static void print_row(const ts_tune_job *job, const ts_tried *t, int number, double best, ts_text *to) {
+static void print_candidate(const ts_tune_job *job, const ts_tried *t, int number, double best, ts_text *to) {
   char step[64], bytes[32];
   int n = snprintf(step, sizeof step, "%.1f", 1e3 * t->step[0]);
   if (job->timing->ends > 1) {
@@ -42,7 +42,7 @@ static void print_row(const ts_tune_job *job, const ts_tried *t, int number, dou
   for (ts_tuned what = 0; what < TS_N_TUNED; ++what) {
     if (is_open(job->space, what)) {
       ts_text_add(to, what == TS_TUNED_SCHEDULE || what == TS_TUNED_RECOMPUTE ? " %14s" : " %9s",
-                  value_of(job->space, &t->candidate, what));
+                  text_of_value(job->space, &t->candidate, what));
     }
   }
   ts_text_add(to, " %9lld\n", (long long) ts_candidate_accumulation(job->space, &t->candidate));
@@ -85,12 +85,14 @@ static const ts_tried *find_nearest(const ts_tune_space *space, const ts_search 
 }
 
 /* Which other settings it has, of those of a kind. */
-static void add_others(const ts_tune_job *job, const ts_tried *t, const ts_tried *best, ts_tuned what, ts_text *to) {
+static void add_other_settings(const ts_tune_job *job, const ts_tried *t, const ts_tried *best, ts_tuned what,
+                               ts_text *to) {
   const char *comma = " (with ";
   for (ts_tuned other = 0; other < TS_N_TUNED; ++other) {
     if (other != what && is_open(job->space, other) &&
-        strcmp(value_of(job->space, &t->candidate, other), value_of(job->space, &best->candidate, other)) != 0) {
-      ts_text_add(to, "%s%s %s", comma, ts_tuned_name(other), value_of(job->space, &t->candidate, other));
+        strcmp(text_of_value(job->space, &t->candidate, other), text_of_value(job->space, &best->candidate, other)) !=
+            0) {
+      ts_text_add(to, "%s%s %s", comma, ts_tuned_name(other), text_of_value(job->space, &t->candidate, other));
       comma = ", ";
     }
   }
@@ -106,11 +108,11 @@ static void print_reason(const ts_tune_job *job, const ts_search *search, ts_tun
   } else if (t->how == TS_TRIED_FITS) {
     ts_text_add(to, "%.3f times as long", ts_tried_seconds(t, job->timing) / ts_tried_seconds(best, job->timing));
     add_cause(t, best, to);
-    add_others(job, t, best, what, to);
+    add_other_settings(job, t, best, what, to);
   } else if (t->how == TS_TRIED_LARGE) {
     ts_text_add(to, "%s missing of %s", ts_human_bytes((double) (t->bytes - job->memory), bytes),
                 ts_human_bytes((double) job->memory, has));
-    add_others(job, t, best, what, to);
+    add_other_settings(job, t, best, what, to);
   } else {
     ts_text_add(to, "%s%s", t->how == TS_TRIED_REFUSED ? "refused: " : "", t->why);
   }
@@ -130,7 +132,7 @@ static void print_reasons(const ts_tune_job *job, const ts_search *search, ts_te
   }
 }
 
-static void print_summary(const ts_tune_job *job, const ts_search *search, ts_text *to) {
+static void print_counts(const ts_tune_job *job, const ts_search *search, ts_text *to) {
   char bytes[32];
   const ts_tune_space *s = job->space;
   ts_text_add(to, "%lld samples a step on %d rank%s, %d a node", (long long) s->batch, s->ranks,
@@ -152,13 +154,13 @@ static void print_summary(const ts_tune_job *job, const ts_search *search, ts_te
 
 void ts_tune_print(const ts_tune_job *job, const ts_search *search, int most, ts_text *to) {
   double best = search->n > 0 ? ts_tried_seconds(&search->tried[0], job->timing) : INFINITY;
-  print_summary(job, search, to);
+  print_counts(job, search, to);
   if (best < INFINITY) {
-    print_head(job, to);
+    print_columns(job, to);
     int printed = 0;
     for (int i = 0; i < search->n && printed < most && search->tried[i].how == TS_TRIED_FITS; ++i) {
       if (!ts_search_is_variant(search, i)) {
-        print_row(job, &search->tried[i], ++printed, best, to);
+        print_candidate(job, &search->tried[i], ++printed, best, to);
       }
     }
   }
@@ -172,7 +174,7 @@ static void print_tried_json(const ts_tune_job *job, const ts_tried *t, ts_text 
   ts_text_add(to, "{\"result\": \"%s\"", how[t->how]);
   for (ts_tuned what = 0; what < TS_N_TUNED; ++what) {
     ts_text_add(to, ", \"%s\": ", ts_tuned_name(what));
-    ts_text_add_json(to, value_of(job->space, &t->candidate, what));
+    ts_text_add_json(to, text_of_value(job->space, &t->candidate, what));
   }
   ts_text_add(to, ", \"accumulation\": %lld", (long long) ts_candidate_accumulation(job->space, &t->candidate));
   if (t->how == TS_TRIED_FITS) {

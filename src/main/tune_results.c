@@ -24,7 +24,7 @@ ts_status ts_tune_deck(const ts_tune_job *job, const ts_candidate *c, ts_text *t
 }
 
 /* A deck's value as json has it. */
-static void add_json(const ts_value *v, int depth, ts_text *to) {
+static void add_value_json(const ts_value *v, int depth, ts_text *to) {
   char number[40];
   bool list = v->kind == TS_VALUE_LIST;
   switch (v->kind) {
@@ -44,7 +44,7 @@ static void add_json(const ts_value *v, int depth, ts_text *to) {
       ts_text_add_json(to, v->names[i]);
       ts_text_add(to, ": ");
     }
-    add_json(&v->items[i], depth + 1, to);
+    add_value_json(&v->items[i], depth + 1, to);
   }
   ts_text_add(to, list ? "]" : v->n > 0 ? "\n%*s}" : "}", 2 * depth, "");
 }
@@ -56,7 +56,7 @@ static ts_status add_deck_json(const ts_tune_job *job, const ts_candidate *c, ts
   ts_status status = ts_tune_deck(job, c, &text, err);
   status = status == TS_OK ? ts_value_from_config(&source, job->path, text.text, text.length, &root, err) : status;
   if (status == TS_OK) {
-    add_json(&root, 0, to);
+    add_value_json(&root, 0, to);
     ts_text_add(to, "\n");
   }
   ts_value_clear(&root);
@@ -65,7 +65,7 @@ static ts_status add_deck_json(const ts_tune_job *job, const ts_candidate *c, ts
   return status;
 }
 
-static ts_status write_beside(const char *directory, const char *name, const char *text, ts_error *err) {
+static ts_status write_result(const char *directory, const char *name, const char *text, ts_error *err) {
   char *path = directory != NULL ? ts_format("%s/%s", directory, name) : ts_strdup(name);
   ts_status status = ts_write_file(path, text, strlen(text), err);
   ts_free(path);
@@ -80,12 +80,12 @@ ts_status ts_tune_write_results(const ts_tune_job *job, const ts_candidate *best
     return ts_error_add(err, "%s: cannot be made: %s", directory, strerror(errno));
   }
   ts_status status = add_deck_json(job, best, &json, err);
-  status = status == TS_OK ? write_beside(directory, "ds_config_optimal.json", json.text, err) : status;
-  status = status == TS_OK ? write_beside(directory, "summary.txt", summary, err) : status;
+  status = status == TS_OK ? write_result(directory, "ds_config_optimal.json", json.text, err) : status;
+  status = status == TS_OK ? write_result(directory, "summary.txt", summary, err) : status;
   if (status == TS_OK && metric_path[0] != 0) {
     char *text = ts_format("{\"throughput\": %.9g, \"latency\": %.9g, \"FLOPS_per_gpu\": %.9g}\n",
                            (double) job->space->batch / seconds, seconds, flops / seconds / job->space->ranks);
-    status = write_beside(NULL, metric_path, text, err);
+    status = write_result(NULL, metric_path, text, err);
     ts_free(text);
   }
   ts_text_free(&json);

@@ -100,7 +100,7 @@ static void compute(walk *w, walker *s, const ts_node *node) {
 }
 
 /* By processors beside a device: when what it takes was brought. */
-static void compute_on_host(walk *w, walker *s, const ts_node *node) {
+static void compute_beside(walk *w, walker *s, const ts_node *node) {
   double seconds = seconds_of_node(w, s, node), begin = fmax(s->host, fmax(s->in, s->out));
   note_row(w, s, node, false, begin, seconds);
   s->said->host += seconds;
@@ -192,7 +192,7 @@ static bool hand_to_stream(walk *w, walker *s, ts_nid n) {
 /* ---- copies ---- */
 
 /* Bytes/s of a copy, with one the other way beside it or not: as measured, else as `machine` says. */
-static double copy_rate(const walk *w, bool file, bool reads, bool beside) {
+static double rate_of_copy(const walk *w, bool file, bool reads, bool beside) {
   const ts_measured *m = w->measured;
   double own = file ? (reads ? m->read : m->write) : (reads ? m->in : m->out);
   own = own > 0 ? own : file ? w->rates.file : w->rates.copy;
@@ -205,7 +205,7 @@ static void begin_copy(walk *w, walker *s, ts_nid n) {
   double *queue = file ? &s->files : reads ? &s->in : &s->out;
   double begin = fmax(fmax(s->time, s->host), *queue);
   bool beside = (reads ? s->out : s->in) > begin;
-  double seconds = (double) ts_tensor_bytes(s->program->graph, node->out[0]) / copy_rate(w, file, reads, beside);
+  double seconds = (double) ts_tensor_bytes(s->program->graph, node->out[0]) / rate_of_copy(w, file, reads, beside);
   note_row(w, s, node, false, begin, seconds);
   s->said->copies += seconds;
   *queue = begin + seconds;
@@ -315,7 +315,7 @@ static bool execute_next(walk *w, walker *s, const ts_instruction *instruction) 
     return sends || take_arrival(w, s, node);
   }
   switch (instruction->kind) {
-    case TS_RUN: (node->on_host ? compute_on_host : compute)(w, s, node); break;
+    case TS_RUN: (node->on_host ? compute_beside : compute)(w, s, node); break;
     case TS_WAIT: land(s, instruction->node); break;
     case TS_ISSUE:
       if (!ts_node_is_copy(node)) {

@@ -81,7 +81,7 @@ ts_work ts_message_work(ts_op op, ts_dtype wire, int ranks, int together, double
 }
 
 /* How many of a group are on this rank's node? */
-static int together_of(const ts_mesh *mesh, unsigned axes, int ranks_per_node) {
+static int members_on_node(const ts_mesh *mesh, unsigned axes, int ranks_per_node) {
   int together = 0;
   for (int i = 0; i < ts_mesh_group_size(mesh, axes); ++i) {
     together += ts_mesh_group_member(mesh, axes, i) / ranks_per_node == mesh->rank / ranks_per_node;
@@ -108,7 +108,7 @@ ts_work ts_node_work(const ts_program *program, const ts_node *node, int ranks_p
   }
   if (ts_node_is_collective(node)) {
     return ts_message_work(node->op, node->attr.comm.wire, node->attr.comm.group,
-                           together_of(mesh, node->attr.comm.axes, ranks_per_node),
+                           members_on_node(mesh, node->attr.comm.axes, ranks_per_node),
                            ts_program_message_bytes(program, node));
   }
   return computing(g, node);

@@ -31,7 +31,7 @@ ts_tuned ts_tuned_find(const char *name) {
 
 /* ---- values ---- */
 
-static void add_value(ts_tune_space *s, ts_tuned what, const char *text, double number) {
+static void add_text_value(ts_tune_space *s, ts_tuned what, const char *text, double number) {
   for (int i = 0; i < s->n[what]; ++i) {
     if (strcmp(s->value[what][i].text, text) == 0) {
       return;
@@ -47,7 +47,7 @@ static void add_value(ts_tune_space *s, ts_tuned what, const char *text, double 
 static void add_number(ts_tune_space *s, ts_tuned what, double number) {
   char text[24];
   snprintf(text, sizeof text, "%.0f", number);
-  add_value(s, what, text, number);
+  add_text_value(s, what, text, number);
 }
 
 static const char *schedule_text(const ts_deck *deck, char *text, size_t size) {
@@ -71,29 +71,32 @@ static const char *offload_text(const ts_deck *deck) {
 
 /* By the part of the FLOPs that come again. */
 static void add_recompute_value(ts_tune_space *s, const char *text) {
-  add_value(s, TS_TUNED_RECOMPUTE, text, strcmp(text, "none") == 0 ? 0 : strcmp(text, "sac") == 0 ? 0.25 : 1.0 / 3);
+  add_text_value(s, TS_TUNED_RECOMPUTE, text,
+                 strcmp(text, "none") == 0  ? 0
+                 : strcmp(text, "sac") == 0 ? 0.25
+                                            : 1.0 / 3);
 }
 
 static void add_offload_value(ts_tune_space *s, const char *text) {
-  add_value(s, TS_TUNED_OFFLOAD, text, strcmp(text, "none") == 0 ? 0 : strcmp(text, "optimizer") == 0 ? 1 : 2);
+  add_text_value(s, TS_TUNED_OFFLOAD, text, strcmp(text, "none") == 0 ? 0 : strcmp(text, "optimizer") == 0 ? 1 : 2);
 }
 
 /* What the deck has. */
-static void add_own(ts_tune_space *s, const ts_deck *deck, ts_tuned what) {
+static void add_own_value(ts_tune_space *s, const ts_deck *deck, ts_tuned what) {
   char text[24];
   switch (what) {
     case TS_TUNED_TP: add_number(s, what, (double) deck->tensor_parallel.autotp_size); break;
     case TS_TUNED_SP: add_number(s, what, (double) deck->sequence_parallel_size); break;
     case TS_TUNED_PP: add_number(s, what, (double) deck->pipeline.stages); break;
     case TS_TUNED_SCHEDULE:
-      add_value(s, what, schedule_text(deck, text, sizeof text),
-                strcmp(deck->pipeline.schedule, "interleaved") == 0 ? (double) deck->pipeline.virtual_stages : 1);
+      add_text_value(s, what, schedule_text(deck, text, sizeof text),
+                     strcmp(deck->pipeline.schedule, "interleaved") == 0 ? (double) deck->pipeline.virtual_stages : 1);
       break;
     case TS_TUNED_STAGE: add_number(s, what, (double) deck->zero_optimization.stage); break;
     case TS_TUNED_MICRO: add_number(s, what, (double) deck->train_micro_batch_size_per_gpu); break;
     case TS_TUNED_RECOMPUTE: add_recompute_value(s, recompute_text(deck)); break;
     case TS_TUNED_OFFLOAD: add_offload_value(s, offload_text(deck)); break;
-    case TS_TUNED_OVERLAP: add_value(s, what, "deck", 0); break;
+    case TS_TUNED_OVERLAP: add_text_value(s, what, "deck", 0); break;
     case TS_TUNED_BUCKET: add_number(s, what, (double) deck->zero_optimization.reduce_bucket_size); break;
     default: break;
   }
@@ -131,7 +134,7 @@ static void add_divisors(ts_tune_space *s, ts_tuned what, int64_t of, int64_t le
 }
 
 /* All that may be tried; `number` of a schedule is by how much its bubble is divided. */
-static void add_others(ts_tune_space *s, const ts_tune_wish *wish, ts_tuned what) {
+static void add_other_values(ts_tune_space *s, const ts_tune_wish *wish, ts_tuned what) {
   static const struct {
     const char *text;
     double number;
@@ -143,7 +146,7 @@ static void add_others(ts_tune_space *s, const ts_tune_wish *wish, ts_tuned what
     case TS_TUNED_PP: add_divisors(s, what, s->ranks, 1, MOST_STAGES); break;
     case TS_TUNED_SCHEDULE:
       for (size_t i = 0; i < sizeof schedules / sizeof *schedules; ++i) {
-        add_value(s, what, schedules[i].text, schedules[i].number);
+        add_text_value(s, what, schedules[i].text, schedules[i].number);
       }
       break;
     case TS_TUNED_STAGE:
@@ -168,8 +171,8 @@ static void add_others(ts_tune_space *s, const ts_tune_wish *wish, ts_tuned what
       break;
     case TS_TUNED_OVERLAP:
       if (!wish->device) {
-        add_value(s, what, "true", 1);
-        add_value(s, what, "false", 0);
+        add_text_value(s, what, "true", 1);
+        add_text_value(s, what, "false", 0);
       }
       break;
     case TS_TUNED_BUCKET:
@@ -186,10 +189,10 @@ ts_tune_space ts_tune_space_of(const ts_deck *deck, int ranks, const ts_tune_wis
   for (ts_tuned what = 0; what < TS_N_TUNED; ++what) {
     bool counted = what <= TS_TUNED_PP || what == TS_TUNED_MICRO;
     if (wish->kept[what] || !counted) {
-      add_own(&s, deck, what);
+      add_own_value(&s, deck, what);
     }
     if (!wish->kept[what]) {
-      add_others(&s, wish, what);
+      add_other_values(&s, wish, what);
     }
   }
   return s;

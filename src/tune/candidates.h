@@ -60,9 +60,9 @@ const char *ts_tuned_name(ts_tuned what);
 /** The setting of that name, TS_N_TUNED for none. Not collective. */
 ts_tuned ts_tuned_find(const char *name);
 
-/** The values to be tried: of ranks and micro-batches the divisors of the ranks and of the batch, up to 8 (or a node) ranks
- * that share products, 64 that share a sample, 64 stages and 1024 samples; of more than TS_TUNED_MOST such as are not near
- * to each other.
+/** The values to be tried: of ranks and micro-batches the divisors of the ranks and of the batch, up to 8 ranks (or a
+ * node) that share products, 64 that share a sample, 64 stages and 1024 samples; of more than TS_TUNED_MOST such as are
+ * not near to each other.
  * \param [in] deck  As it is, its batch resolved; what it has comes first among the values of each setting that is not
  *                   counted by ranks. Not collective. */
 ts_tune_space ts_tune_space_of(const ts_deck *deck, int ranks, const ts_tune_wish *wish);

@@ -24,7 +24,7 @@ typedef struct shape {
   double tp, sp, pp, dp, stage, micro, steps, recompute, offload;
 } shape;
 
-static shape shape_of(const ts_tune_space *s, const ts_candidate *c) {
+static shape grid_of(const ts_tune_space *s, const ts_candidate *c) {
   return (shape){.tp = ts_candidate_number(s, c, TS_TUNED_TP),
                  .sp = ts_candidate_number(s, c, TS_TUNED_SP),
                  .pp = ts_candidate_number(s, c, TS_TUNED_PP),
@@ -67,7 +67,7 @@ static double bubble(const shape *x, double divides) {
 }
 
 /* Of a block's product, which a small micro-batch makes slower. */
-static double product_rate(const shape *x, const ts_tune_model *m, const ts_measured *by) {
+static double rate_of_products(const shape *x, const ts_tune_model *m, const ts_measured *by) {
   const char *type = ts_dtype_name(m->low ? TS_BF16 : TS_F32);
   ts_work work = {.extent = {x->micro * m->length / x->sp, fmax(m->hidden / x->tp, 1), m->hidden}};
   snprintf(work.kind, sizeof work.kind, "%s.nt %s>%s", ts_op_get(TS_OP_MATMUL)->name, type, type);
@@ -79,9 +79,9 @@ static double product_rate(const shape *x, const ts_tune_model *m, const ts_meas
 enum { NODES = 50 }; /* of a block, forward and backward, about */
 
 double ts_tune_estimate(const ts_tune_space *s, const ts_tune_model *m, const ts_candidate *c, const ts_timing *t) {
-  const shape x = shape_of(s, c);
+  const shape x = grid_of(s, c);
   const ts_measured *by = t->by[0];
-  const double computed = (1 + x.recompute) * m->flops / s->ranks / product_rate(&x, m, by) +
+  const double computed = (1 + x.recompute) * m->flops / s->ranks / rate_of_products(&x, m, by) +
                           x.steps * NODES * m->layers / x.pp * by->instruction,
                updated = m->parameters / (x.tp * x.pp) / (x.stage >= 1 ? x.dp * x.sp : 1) *
                          (2 * m->state_bytes + m->gradient_bytes + m->bytes) / by->copy,
@@ -90,7 +90,7 @@ double ts_tune_estimate(const ts_tune_space *s, const ts_tune_model *m, const ts
          fmax(beside - computed, 0) + updated;
 }
 
-/* From forward to backward: a block's input at least, where nothing is computed again some six of its size; a pipeline's
+/* From forward to backward: a block's input at least, where nothing is computed again six of its size; a pipeline's
  * first stage has as many micro-batches under way as there are stages, of a part of the blocks each. */
 static double least_kept(const shape *x, const ts_tune_model *m) {
   const double input = x->micro * m->length / x->sp * m->hidden * m->bytes / x->tp, times = x->recompute > 0 ? 1 : 6;
@@ -98,7 +98,7 @@ static double least_kept(const shape *x, const ts_tune_model *m) {
 }
 
 double ts_tune_least_bytes(const ts_tune_space *s, const ts_tune_model *m, const ts_candidate *c) {
-  const shape x = shape_of(s, c);
+  const shape x = grid_of(s, c);
   const double part = m->parameters / (x.tp * x.pp), ranks = x.dp * x.sp;
   double values = part * m->bytes / (x.stage == 3 ? ranks : 1),
          gradients = part * m->gradient_bytes / (x.stage >= 2 ? ranks : 1),

@@ -26,8 +26,8 @@ typedef struct ts_tune_model {
  * \param [in] batch  Samples of a step. Not collective. */
 ts_tune_model ts_tune_model_of(const ts_program *alone, int64_t batch);
 
-/** Seconds of a step, if all products take what one of a block does, other nodes nothing, and no message is exposed that
- * computation could hide. Not collective. */
+/** Seconds of a step, if all products take what one of a block does, other nodes nothing, and no message is exposed
+ * that computation could hide. Not collective. */
 double ts_tune_estimate(const ts_tune_space *space, const ts_tune_model *model, const ts_candidate *c,
                         const ts_timing *timing);
 

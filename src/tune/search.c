@@ -44,7 +44,7 @@ static bool is_idle(const ts_tune_space *s, const ts_candidate *c) {
   return schedule || values || alone;
 }
 
-static void add_entries(searching *s, const ts_tune_model *model) {
+static void add_all_entries(searching *s, const ts_tune_model *model) {
   const ts_tune_space *space = s->job->space;
   ts_candidate c = {{0}};
   for (bool more = true; more;) {
@@ -79,8 +79,8 @@ static void add_entries(searching *s, const ts_tune_model *model) {
 
 /* ---- which next ---- */
 
-/* Does it need at least as much as one that was too large?  Of another stage of ZeRO that is not known: what is gathered
- * may take more than what is shared. */
+/* Does it need at least as much as one that was too large?  Of another stage of ZeRO that is not known: what is
+ * gathered may take more than what is shared. */
 static bool needs_more(const ts_tune_space *space, const ts_candidate *a, const ts_candidate *large) {
   bool same = a->at[TS_TUNED_OFFLOAD] == large->at[TS_TUNED_OFFLOAD];
   for (ts_tuned what = TS_TUNED_TP; what <= TS_TUNED_STAGE; ++what) {
@@ -228,7 +228,7 @@ static void refine(searching *s, ts_tuned what, int processes) {
 /* ---- those that nobody wanted ---- */
 
 /* One piece has no schedule. */
-static bool has_value(const ts_tune_space *space, const ts_candidate *c, ts_tuned what, int value) {
+static bool candidate_has(const ts_tune_space *space, const ts_candidate *c, ts_tuned what, int value) {
   return c->at[what] == value && (what != TS_TUNED_SCHEDULE || ts_candidate_number(space, c, TS_TUNED_PP) > 1);
 }
 
@@ -250,7 +250,7 @@ static entry *find_with(searching *s, ts_tuned what, int value, const entry **la
   *large = NULL;
   for (int i = 0; i < s->n; ++i) {
     entry *e = &s->entry[i];
-    if (!has_value(s->job->space, &e->candidate, what, value) || e->walked) {
+    if (!candidate_has(s->job->space, &e->candidate, what, value) || e->walked) {
       continue;
     }
     if (is_too_large(s, e)) {
@@ -297,7 +297,7 @@ static void try_the_rest(searching *s) {
     for (int value = 0; value < s->job->space->n[what]; ++value) {
       bool seen = false;
       for (int i = 0; i < s->said->n && !seen; ++i) {
-        seen = has_value(s->job->space, &s->said->tried[i].candidate, what, value);
+        seen = candidate_has(s->job->space, &s->said->tried[i].candidate, what, value);
       }
       if (!seen) {
         try_value(s, what, value);
@@ -319,7 +319,7 @@ ts_search ts_tune_search(const ts_tune_job *job, const ts_tune_model *model, dou
   ts_search said = {.in_time = true};
   searching s = {.job = job, .model = model, .ratio = 1, .best = INFINITY, .said = &said};
   const double start = ts_seconds();
-  add_entries(&s, model);
+  add_all_entries(&s, model);
   bool more = !said.too_many;
   while (more && said.in_time) {
     more = walk_wave(&s, processes);

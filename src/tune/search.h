@@ -28,8 +28,8 @@ typedef struct ts_search {
  * \return the caller's (ts_search_clear). Not collective. */
 ts_search ts_tune_search(const ts_tune_job *job, const ts_tune_model *model, double seconds, int processes);
 
-/** Does a faster row differ from this one in nothing but overlap and buckets?  Then tables leave it out. Not collective.
- */
+/** Does a faster row differ from this one in nothing but overlap and buckets?  Then tables leave it out. Not
+ * collective. */
 bool ts_search_is_variant(const ts_search *search, int row);
 
 /** Free what it owns. Not collective. */

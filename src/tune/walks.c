@@ -138,7 +138,7 @@ static int begin(const ts_tune_job *job, const ts_tried *t, pid_t *child) {
 }
 
 /* A row is far smaller than what a pipe takes at a time, but a signal may cut it. */
-static bool read_all(int from, void *to, size_t bytes) {
+static bool read_tried(int from, void *to, size_t bytes) {
   size_t done = 0;
   while (done < bytes) {
     ssize_t n = read(from, (char *) to + done, bytes - done);
@@ -153,7 +153,7 @@ static bool read_all(int from, void *to, size_t bytes) {
 static void end(int from, pid_t child, ts_tried *t) {
   ts_tried seen;
   int how = 0;
-  bool whole = from >= 0 && read_all(from, &seen, sizeof seen);
+  bool whole = from >= 0 && read_tried(from, &seen, sizeof seen);
   if (from >= 0) {
     close(from);
     waitpid(child, &how, 0);
