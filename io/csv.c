@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "base/text.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -140,6 +141,31 @@ int ts_csv_column(const ts_csv *csv, const char *name) {
     }
   }
   return -1;
+}
+
+static int by_value(const void *a, const void *b) {
+  double x = *(const double *) a, y = *(const double *) b;
+  return (x > y) - (x < y);
+}
+
+double ts_csv_median(const ts_csv *csv, const char *name, int64_t first) {
+  int column = ts_csv_column(csv, name);
+  first = first < csv->n_rows ? first : csv->n_rows - 1;
+  int64_t n = 0;
+  if (column < 0 || csv->n_rows < 1) {
+    return NAN;
+  }
+  double *x = ts_malloc((size_t) (csv->n_rows - first) * sizeof *x);
+  for (int64_t i = first; i < csv->n_rows; ++i) {
+    double here = csv->values[i * csv->n_columns + column];
+    if (!isnan(here)) {
+      x[n++] = here;
+    }
+  }
+  qsort(x, (size_t) n, sizeof *x, by_value);
+  double median = n == 0 ? NAN : n % 2 == 1 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
+  ts_free(x);
+  return median;
 }
 
 void ts_csv_free(ts_csv *csv) {

@@ -37,6 +37,10 @@ ts_status ts_csv_continue(const char *path, const char *names, int64_t last, ts_
 /** Number of the column \a name, or -1.  Not collective. */
 int ts_csv_column(const ts_csv *csv, const char *name);
 
+/** The median of a column, of the rows from \a first on, or of the last one where there are no more; without those that
+ * are no number.  NAN: there is no such column, or nothing in it.  Not collective. */
+double ts_csv_median(const ts_csv *csv, const char *name, int64_t first);
+
 /** Free and empty.  Not collective. */
 void ts_csv_free(ts_csv *csv);
 

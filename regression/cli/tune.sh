@@ -24,13 +24,13 @@ test_search() {
   tune -o best.cfg
   ok "tune" clean
   ok "says for what" printed '^[0-9]+ samples a step on 2 ranks, 2 a node, no limit of memory given \(--memory\)$'
-  ok "how many were walked" printed '^[0-9]+ candidates in [0-9.]+ s: [0-9]+ walked; of the others'
+  ok "how many were walked" printed '^[0-9]+ candidates in [0-9.]+ s: [0-9]+ walked, [0-9]+ too large,'
   ok "a table" printed '^   1 +[0-9.]+ +1\.000 +[0-9.]+ [KMG]?B '
   ok "why not the others" printed '^  recompute block: 1\.[0-9]+ times as long, [0-9.]+ ms more computed'
   ok "each stage but that of the best has its line" is "$(grep -cE '^  stage [0-3]: ' "$scratch/out")" 3
-  ok "the words for train" printed '^  --set zero_optimization.stage=[0-3]'
+  ok "the words for train" printed "^  --set 'zero_optimization.stage=[0-3]'"
   run "$tessera" tune tiny.cfg --ranks 2 --machine machine.cfg --format json
-  ok "json" both "printed '^\{\"ranks\": 2, '" "printed '\]\}$'"
+  ok "json" both "printed '^\{\"batch\": 4, \"ranks\": 2, '" "printed '\]\}$'"
   best=$(first_of step_seconds)
   run "$tessera" plan best.cfg --ranks 2 --machine machine.cfg --format json
   ok "the deck that was written takes what was said: $best s" \
@@ -40,15 +40,21 @@ test_search() {
   ok "and the deck's value" sh -c "grep -q 'zero_optimization.stage=2' '$scratch/out'"
   tune --memory 1MB
   ok "nothing fits: why and the way out" said 2 'no candidate fits: a larger --memory'
+  ok "each value says what is missing" is "$(grep -cE '^  (stage|micro|recompute) .*: [0-9.]+ [KMG]?B missing of 1\.00 MB' "$scratch/out")" 10
   ok "what is missing" grep -qE '^  stage 3: [0-9.]+ [KMG]?B missing of 1\.00 MB' "$scratch/out"
 }
 
 test_trials() {
+  cp "$(sed -n 's/^data = { path = "\([^"]*\)".*/\1/p' tiny.cfg)" "a text's.txt"
   tune --measure 2 --launch "$mpiexec -n 2" --results trials --steps 2
   ok "--measure: rows" is "$(grep -cE '^ +[0-9]+ +[0-9.]+ +[0-9.]+ +[+-][0-9.]+%  trial-[0-9]+: tp ' "$scratch/out")" 2
   ok "and what it cost to believe the plan" grep -qE '^regret of the plan.s first: [0-9.]+ %$' "$scratch/out"
   ok "their decks, runs and logs" sh -c 'test -f trials/trial-2.cfg && test -f trials/trial-2/metrics.csv && test -f trials/trial-2.log'
   ok "of five steps each" is "$(wc -l < trials/trial-1/metrics.csv)" 6
+  tune --measure 1 --launch "NOTHING=1 $mpiexec -n 2" --results deep/er --steps 1 --set run.steps=0 --set run.epochs=1 \
+    --set profile.timeline=mine.json --set data.path="a text's.txt"
+  ok "words of a shell; epochs and a timeline are the run's, not the trial's" both "grep -q 'trial-1: tp ' '$scratch/out'" 'test ! -e mine.json'
+  ok "words are quoted" grep -qF -e "--set 'data.path=a text'\\''s.txt'" "$scratch/out"
   tune --measure 1 --launch false --results trials
   ok "one that fails is a row" grep -qE '^ +1 +[0-9.]+ +- +trial-3: .*: failed \(trials/trial-3.log\)' "$scratch/out"
   ok "and not the end" gave 0
@@ -89,11 +95,18 @@ test_wrong() {
   tune --keep stage,speed
   ok "an unknown setting" said 2 '--keep speed: there are tp, sp, '
   tune --measure 1 --format json
-  ok "trials as json" said 2 '--measure is told as text'
+  ok "trials as json" said 2 'trials are told as text'
   tune --format xml
   ok "an unknown format" said 2 '--format xml'
   tune --set zero_optimization.stage=7
   ok "a wrong deck" said 2 'zero_optimization.stage'
+  tune --set elasticity.enabled=true --set elasticity.max_train_batch_size=16 --set 'elasticity.micro_batch_sizes=[1,2]' \
+    --set elasticity.ignore_non_elastic_batch_info=true
+  ok "an elastic batch" said 2 'elasticity.enabled: .*chooses the batch itself'
+  tune --keep micro --set train_micro_batch_size_per_gpu=4 --set gradient_accumulation_steps=1
+  ok "a batch that does not divide, where the micro-batch is kept" said 2 'train_batch_size'
+  tune --set train_micro_batch_size_per_gpu=4 --set gradient_accumulation_steps=1
+  ok "and is searched where it is not" clean
   tune -o nowhere/best.cfg
   ok "a directory that is not there" said 2 'nowhere/best.cfg'
 }

@@ -143,6 +143,18 @@ ts_status ts_read_file(const char *path, size_t limit, char **text, size_t *leng
   return TS_OK;
 }
 
+ts_status ts_try_writing(const char *path, ts_error *err) {
+  char *beside = ts_format("%s.tmp", path);
+  FILE *file = fopen(beside, "w");
+  ts_status status = file != NULL ? TS_OK : ts_error_add(err, "%s: cannot be written: %s", path, strerror(errno));
+  if (file != NULL) {
+    fclose(file);
+    remove(beside);
+  }
+  ts_free(beside);
+  return status;
+}
+
 ts_status ts_write_file(const char *path, const char *text, size_t length, ts_error *err) {
   char *temporary = ts_format("%s.tmp", path);
   FILE *file = fopen(temporary, "wb");

@@ -49,6 +49,10 @@ ts_status ts_read_file(const char *path, size_t limit, char **text, size_t *leng
  * \return TS_BAD_INPUT with the reason. Not collective. */
 ts_status ts_write_file(const char *path, const char *text, size_t length, ts_error *err);
 
+/** Could ts_write_file write it?  To be asked before long work; what is there is left alone. Not collective.
+ * \return TS_BAD_INPUT with the reason. */
+ts_status ts_try_writing(const char *path, ts_error *err);
+
 /** Is there a \a name in \a directory, whatever it is? Not collective. */
 bool ts_has_file(const char *directory, const char *name);
 

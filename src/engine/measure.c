@@ -166,11 +166,13 @@ static double run_steps(ts_world *world, ts_engine *engine, const ts_batch *batc
  * least that was seen. */
 static void keep_rest(double rest, double nodes, ts_measured *m) {
   double half = fmax(rest, 0) / 2;
-  m->step = m->step > 0 ? fmin(m->step, half) : half;
-  m->instruction = m->step / nodes;
+  if (half < m->step) {
+    m->step = half;
+    m->instruction = half / nodes;
+  }
 }
 
-/* To the samples of one rank those that others have, as ranks of a pipeline do. */
+/* To the samples of rank 0 those that others have, as ranks of a pipeline do. */
 static void share_samples(ts_world *world, ts_measured *m) {
   int *n = ts_world_gather(world, &m->n, sizeof m->n), most = 0;
   for (int i = 0; i < ts_world_size(world); ++i) {
@@ -180,7 +182,7 @@ static void share_samples(ts_world *world, ts_measured *m) {
   memcpy(mine, m->sample, (size_t) m->n * sizeof *mine);
   ts_sample *all = ts_world_gather(world, mine, ((size_t) most + 1) * sizeof *mine);
   for (int i = 0; i < ts_world_size(world); ++i) {
-    for (int k = 0; i != ts_world_rank(world) && k < n[i]; ++k) {
+    for (int k = 0; ts_world_rank(world) == 0 && i > 0 && k < n[i]; ++k) {
       const ts_sample *s = &all[(size_t) i * ((size_t) most + 1) + (size_t) k];
       ts_measured_add(m, &s->work, s->seconds);
     }
@@ -313,11 +315,12 @@ static ts_status measure_model(const ts_measuring *of, int model, ts_measured *m
 
 /* Twice, as what disturbs a machine comes and goes. */
 ts_status ts_measure_models(const ts_measuring *of, ts_measured *m, ts_error *err) {
-  m->step = 0;
+  m->step = INFINITY;
   const int n_models = of->quick ? 1 : (int) (sizeof models / sizeof *models), turns = of->quick ? 1 : 2;
   ts_status status = TS_OK;
   for (int i = 0; i < turns * n_models && status == TS_OK; ++i) {
     status = measure_model(of, i % n_models, m, err);
   }
+  m->step = isinf(m->step) ? 0 : m->step;
   return status;
 }

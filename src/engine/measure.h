@@ -45,7 +45,7 @@ void ts_measure_messages(const ts_measuring *measuring, ts_measured *measured);
  * \return TS_BAD_INPUT, agreed. Collective over the world. */
 ts_status ts_measure_models(const ts_measuring *measuring, ts_measured *measured, ts_error *err);
 
-/** What the steps of a deck consist of: some steps of all ranks, observed; every rank learns what all have seen.
+/** What the steps of a deck consist of: some steps of all ranks, observed; rank 0 learns what all have seen.
  * \param [in,out] deck  Its batch and precision are decided here.
  * \return TS_BAD_INPUT, agreed: a deck that cannot be trained here. Collective over the world. */
 ts_status ts_measure_deck(ts_world *world, ts_deck *deck, ts_measured *measured, ts_error *err);

@@ -4,7 +4,6 @@
 #include "engine/measure.h"
 #include "main/command.h"
 
-#include <errno.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -27,22 +26,9 @@ static void note_machine(ts_machine *machine, const ts_backend *backend) {
   set_string(&machine->date, date);
 }
 
-/* Can it be written (ts_write_file)?  Asked before minutes of measuring. */
-static ts_status try_writing(const char *path, ts_error *err) {
-  char *beside = ts_format("%s.tmp", path);
-  FILE *file = fopen(beside, "w");
-  ts_status status = file != NULL ? TS_OK : ts_error_add(err, "%s: cannot be written: %s", path, strerror(errno));
-  if (file != NULL) {
-    fclose(file);
-    remove(beside);
-  }
-  ts_free(beside);
-  return status;
-}
-
 /* A file that is there is added to: what it has of the same ranks and threads is replaced. */
 static ts_status read_file(const char *path, const ts_backend *backend, ts_machine *machine, ts_error *err) {
-  ts_status status = try_writing(path, err);
+  ts_status status = ts_try_writing(path, err);
   if (status != TS_OK || access(path, F_OK) != 0) {
     return status;
   }

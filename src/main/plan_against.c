@@ -2,7 +2,6 @@
 
 #include "base/memory.h"
 #include "deck/deck_read.h"
-#include "engine/peak.h"
 #include "graph/op.h"
 #include "io/csv.h"
 
@@ -14,31 +13,12 @@
 
 enum { WARM = 3 };
 
-/* Without the first steps, as far as there are others; NAN: there is no such column. */
-static double median_of(const ts_csv *csv, const char *name) {
-  int column = ts_csv_column(csv, name);
-  int64_t skipped = csv->n_rows > WARM ? WARM : csv->n_rows - 1, n = csv->n_rows - skipped, known = 0;
-  if (column < 0 || n < 1) {
-    return NAN;
-  }
-  double *x = ts_malloc((size_t) n * sizeof *x);
-  for (int64_t i = 0; i < n; ++i) {
-    double here = csv->values[(skipped + i) * csv->n_columns + column];
-    if (!isnan(here)) {
-      x[known++] = here;
-    }
-  }
-  double median = known > 0 ? ts_median(x, (int) known) : NAN;
-  ts_free(x);
-  return median;
-}
-
 static void print_beside(const char *label, double planned, double measured, ts_text *to) {
   ts_text_add(to, "  %-34s %10.2f %10.2f", label, 1e3 * planned, 1e3 * measured);
   ts_text_add(to, measured > 0 ? " %+7.1f%%\n" : "\n", 100 * (planned / measured - 1));
 }
 
-static ts_status print_steps(const ts_clock *clock, const char *run, ts_text *to, ts_error *err) {
+static ts_status print_steps(const ts_clock *clock, bool sheet, const char *run, ts_text *to, ts_error *err) {
   const ts_clock_stage *s = &clock->stage[0];
   char *path = ts_format("%s/metrics.csv", run);
   ts_csv csv;
@@ -47,10 +27,12 @@ static ts_status print_steps(const ts_clock *clock, const char *run, ts_text *to
     status = ts_error_add(err, "%s has no steps", path);
   }
   if (status == TS_OK) {
-    ts_text_add(to, "\nagainst %s: medians of %lld steps\n  %-34s %10s %10s %8s\n", run,
-                (long long) (csv.n_rows > WARM ? csv.n_rows - WARM : 1), "", "plan ms", "run ms", "plan is");
-    print_beside("step", clock->step, median_of(&csv, "step_seconds"), to);
-    double messages = median_of(&csv, "comm_seconds"), exposed = median_of(&csv, "exposed_comm_seconds");
+    ts_text_add(to, "\nagainst %s: medians of %lld steps%s\n  %-34s %10s %10s %8s\n", run,
+                (long long) (csv.n_rows > WARM ? csv.n_rows - WARM : 1), sheet ? "; of a datasheet the fast end" : "",
+                "", "plan ms", "run ms", "plan is");
+    print_beside("step", clock->step, ts_csv_median(&csv, "step_seconds", WARM), to);
+    double messages = ts_csv_median(&csv, "comm_seconds", WARM),
+           exposed = ts_csv_median(&csv, "exposed_comm_seconds", WARM);
     if (!isnan(messages) && (messages > 0 || s->messages > 0)) {
       print_beside("messages", s->messages, messages, to);
       print_beside("  exposed", s->exposed, exposed, to);
@@ -147,7 +129,7 @@ ts_status ts_plan_print_against(const ts_program_options *options, const ts_timi
                                 ts_text *to, ts_error *err) {
   ts_stage_programs s = ts_stage_programs_create(options);
   ts_clock clock = ts_timing_walk(&s, timing, TS_END_FAST, NULL, NULL);
-  ts_status status = print_steps(&clock, run, to, err);
+  ts_status status = print_steps(&clock, timing->sheet != NULL, run, to, err);
   status = status == TS_OK ? print_timeline(&clock, run, to, err) : status;
   ts_clock_clear(&clock);
   ts_stage_programs_clear(&s);

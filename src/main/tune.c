@@ -9,6 +9,7 @@
 #include "run/plan_largest.h"
 
 #include <math.h>
+#include <sched.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -71,8 +72,10 @@ static ts_ints batches_of(const ts_deck *deck) {
 }
 
 /* The deck of one rank and one sample, by which candidates are estimated. */
-static ts_status model_alone(const ts_tune_job *job, ts_tune_model *model, ts_error *err) {
-  static const char *const alone[] = {"tensor_parallel.autotp_size=1",
+static ts_status model_alone(const ts_tune_job *job, double ep, ts_tune_model *model, ts_error *err) {
+  static const char *const alone[] = {"expert_parallel.autoep_size=1",
+                                      "data_parallel_size=1",
+                                      "tensor_parallel.autotp_size=1",
                                       "sequence_parallel_size=1",
                                       "pipeline.stages=1",
                                       "zero_optimization.stage=0",
@@ -101,6 +104,7 @@ static ts_status model_alone(const ts_tune_job *job, ts_tune_model *model, ts_er
   if (status == TS_OK) {
     ts_program *program = ts_program_create(&options);
     *model = ts_tune_model_of(program, job->space->batch);
+    model->ep = ep;
     ts_program_destroy(&program);
   }
   ts_deck_destroy(&deck);
@@ -110,14 +114,14 @@ static ts_status model_alone(const ts_tune_job *job, ts_tune_model *model, ts_er
 
 /* ---- what is found ---- */
 
-/* Does every rank of the grid fit, not only the first of each stage? */
-static bool fits_whole(const ts_tune_job *job, const ts_candidate *c) {
+/* Of the rank of the grid that needs most, not only of the first of each stage; 0: it could not be asked. */
+static int64_t peak_of(const ts_tune_job *job, const ts_candidate *c) {
   ts_deck *deck = NULL;
   ts_mesh mesh;
   ts_error err = {0};
   const ts_backend *backend;
-  bool fits = job->memory == 0;
-  if (!fits && ts_tune_read(job, c, &deck, &mesh, &err) == TS_OK &&
+  int64_t peak = 0;
+  if (ts_tune_read(job, c, &deck, &mesh, &err) == TS_OK &&
       ts_engine_choose_target(job->target, deck, &backend, &err) == TS_OK) {
     ts_program_options options = {.deck = deck,
                                   .mesh = &mesh,
@@ -128,20 +132,26 @@ static bool fits_whole(const ts_tune_job *job, const ts_candidate *c) {
                                   .memory = job->memory};
     (void) ts_cuts_decide(&options, deck, job->memory, &err);
     ts_program *program = ts_plan_largest(&options);
-    fits = program->plan->peak_bytes <= job->memory;
+    peak = program->plan->peak_bytes;
     ts_program_destroy(&program);
   }
   ts_error_clear(&err);
   ts_deck_destroy(&deck);
-  return fits;
+  return peak;
 }
 
 /* Those that do not fit as a whole go behind those that do. */
 static void drop_large(const ts_tune_job *job, ts_search *search) {
-  while (search->n > 0 && search->tried[0].how == TS_TRIED_FITS && !fits_whole(job, &search->tried[0].candidate)) {
+  while (job->memory > 0 && search->n > 0 && search->tried[0].how == TS_TRIED_FITS) {
     ts_tried first = search->tried[0];
+    int64_t peak = peak_of(job, &first.candidate);
+    if (peak <= job->memory) {
+      search->tried[0].bytes = peak > first.bytes ? peak : first.bytes;
+      break;
+    }
     memmove(search->tried, search->tried + 1, (size_t) (search->n - 1) * sizeof first);
     first.how = TS_TRIED_LARGE;
+    first.bytes = peak;
     search->tried[search->n - 1] = first;
   }
 }
@@ -150,12 +160,15 @@ static void drop_large(const ts_tune_job *job, ts_search *search) {
 static void print_words(const ts_tune_job *job, const ts_candidate *c, ts_text *to) {
   char *set[TS_TUNED_SETS];
   int n = ts_candidate_sets(job->space, c, set);
-  ts_text_add(to, "\ntessera train %s", job->path);
+  ts_text_add(to, "\ntessera train ");
+  ts_text_add_shell(to, job->path);
   for (int i = 0; i < job->n_sets; ++i) {
-    ts_text_add(to, " --set %s", job->sets[i]);
+    ts_text_add(to, " --set ");
+    ts_text_add_shell(to, job->sets[i]);
   }
   for (int i = 0; i < n; ++i) {
-    ts_text_add(to, " \\\n  --set %s", set[i]);
+    ts_text_add(to, " \\\n  --set ");
+    ts_text_add_shell(to, set[i]);
     ts_free(set[i]);
   }
   ts_text_add(to, "\n");
@@ -182,7 +195,9 @@ static ts_status read_tune_numbers(const ts_arguments *a, numbers *n, ts_error *
   status = status == TS_OK ? ts_argument_int(a, "--seconds", 1, 1 << 20, &n->seconds, err) : status;
   status = status == TS_OK ? ts_argument_int(a, "--top", 1, 1000, &n->top, err) : status;
   status = status == TS_OK ? ts_argument_int(a, "--measure", 0, 1000, &n->measure, err) : status;
-  status = status == TS_OK ? ts_argument_int(a, "--steps", 1, 1000, &n->steps, err) : status;
+  if (status == TS_OK && ts_argument(a, "--steps") != NULL) {
+    status = ts_argument_int(a, "--steps", 1, 1000, &n->steps, err);
+  }
   status = status == TS_OK ? ts_argument_int(a, "--timeout", 1, 1 << 20, &n->patience, err) : status;
   if (status == TS_OK && ts_argument(a, "--memory") != NULL) {
     status = ts_argument_bytes(a, "--memory", &n->memory, err);
@@ -190,9 +205,6 @@ static ts_status read_tune_numbers(const ts_arguments *a, numbers *n, ts_error *
   const char *format = ts_argument(a, "--format");
   if (status == TS_OK && strcmp(format, "text") != 0 && strcmp(format, "json") != 0) {
     status = ts_error_add(err, "--format %s: text or json is accepted", format);
-  }
-  if (status == TS_OK && n->measure > 0 && strcmp(format, "text") != 0) {
-    status = ts_error_add(err, "--measure is told as text: leave --format %s out", format);
   }
   if (status == TS_OK && ts_argument(a, "--machine") == NULL) {
     status =
@@ -211,25 +223,54 @@ typedef struct tuning {
   ts_tune_space space;
   ts_tune_job job;
   ts_tune_model model;
-  char set[48]; /* that of mp_size */
-  char **sets;  /* owned: --set's, and that */
+  char mp[48], threads[48]; /* those of mp_size and --threads */
+  char **sets;              /* owned: --set's, and these */
 } tuning;
 
-static ts_status read_deck_as_it_is(tuning *t, ts_error *err) {
+/* The batch that is searched for, and whether the deck's own micro-batch has to be known. */
+static ts_status find_batch(tuning *t, ts_error *err) {
+  ts_deck *deck = t->deck;
   ts_mesh mesh;
+  if (deck->elasticity.enabled) {
+    return ts_deck_error(deck, "elasticity.enabled", err,
+                         "chooses the batch itself, and tune searches for one that is given");
+  }
+  if (ts_deck_is_set(deck, "train_batch_size") && deck->train_batch_size > 0 && !t->wish.kept[TS_TUNED_MICRO]) {
+    return TS_OK; /* on whatever grid */
+  }
+  ts_status status = ts_deck_mesh(deck, (int) t->n.ranks, 0, &mesh, err);
+  return status == TS_OK ? ts_deck_resolve_batch(deck, ts_mesh_group_size(&mesh, TS_AXES_BATCH), err) : status;
+}
+
+/* Can they be written?  Asked before anything is searched. */
+static ts_status try_outputs(const tuning *t, ts_error *err) {
+  const char *output = ts_argument(t->arguments, "-o"), *metrics = t->deck->autotuning.metric_path;
+  const bool enabled = t->deck->autotuning.enabled;
+  ts_status status = output != NULL ? ts_try_writing(output, err) : TS_OK;
+  status = status == TS_OK && enabled && metrics[0] != 0 ? ts_try_writing(metrics, err) : status;
+  return status == TS_OK && enabled ? ts_make_directory(t->deck->autotuning.results_dir, err) : status;
+}
+
+static ts_status read_deck_as_it_is(tuning *t, ts_error *err) {
   ts_status status = ts_read_deck(t->arguments, NULL, &t->deck, err);
-  status = status == TS_OK ? ts_deck_mesh(t->deck, (int) t->n.ranks, 0, &mesh, err) : status;
-  status = status == TS_OK ? ts_deck_resolve_batch(t->deck, ts_mesh_group_size(&mesh, TS_AXES_BATCH), err) : status;
+  if (status != TS_OK) {
+    return status;
+  }
   struct stat info;
-  const char *results = status == TS_OK ? t->deck->autotuning.results_dir : "";
-  if (status == TS_OK && t->deck->autotuning.enabled && !t->deck->autotuning.overwrite && stat(results, &info) == 0) {
-    status = ts_deck_error(t->deck, "autotuning.results_dir", err,
-                           "%s is there already, and autotuning.overwrite is false", results);
+  const char *results = t->deck->autotuning.results_dir;
+  if (t->deck->autotuning.enabled && !t->deck->autotuning.overwrite && stat(results, &info) == 0) {
+    return ts_deck_error(t->deck, "autotuning.results_dir", err,
+                         "%s is there already, and autotuning.overwrite is false", results);
   }
-  if (status == TS_OK && t->deck->autotuning.end_profile_step < t->deck->autotuning.start_profile_step) {
-    status = ts_deck_error(t->deck, "autotuning.end_profile_step", err, "is before autotuning.start_profile_step");
+  if (t->deck->autotuning.end_profile_step < t->deck->autotuning.start_profile_step) {
+    return ts_deck_error(t->deck, "autotuning.end_profile_step", err, "is before autotuning.start_profile_step");
   }
-  return status;
+  if (t->deck->autotuning.enabled && t->deck->autotuning.mp_size > 1) {
+    t->deck->tensor_parallel.autotp_size = t->deck->autotuning.mp_size;
+  }
+  take_autotuning(t->deck, &t->wish);
+  status = find_batch(t, err);
+  return status == TS_OK ? try_outputs(t, err) : status;
 }
 
 /* Where candidates are planned for: as the machine was, unless something says otherwise. */
@@ -262,20 +303,22 @@ static ts_status open_tuning(tuning *t, ts_error *err) {
   }
   const int own = t->arguments->n_sets;
   const int64_t mp = t->deck->autotuning.enabled ? t->deck->autotuning.mp_size : 1;
-  t->sets = ts_malloc(((size_t) own + 1) * sizeof *t->sets);
+  t->sets = ts_malloc(((size_t) own + 2) * sizeof *t->sets);
   for (int i = 0; i < own; ++i) {
     t->sets[i] = t->arguments->sets[i];
   }
-  snprintf(t->set, sizeof t->set, "tensor_parallel.autotp_size=%lld", (long long) mp);
-  t->sets[own] = t->set;
+  t->job.n_sets = own;
   if (mp > 1) {
-    t->deck->tensor_parallel.autotp_size = mp;
+    snprintf(t->mp, sizeof t->mp, "tensor_parallel.autotp_size=%lld", (long long) mp);
+    t->sets[t->job.n_sets++] = t->mp;
+  }
+  if (t->n.threads > 0) {
+    snprintf(t->threads, sizeof t->threads, "run.threads=%lld", (long long) t->n.threads);
+    t->sets[t->job.n_sets++] = t->threads;
   }
   t->wish.node = t->timing.node;
-  take_autotuning(t->deck, &t->wish);
   t->job.path = t->arguments->positional[0];
   t->job.sets = t->sets;
-  t->job.n_sets = own + (mp > 1);
   t->job.threads = (int) (t->n.threads > 0 ? t->n.threads : t->timing.by[0]->threads);
   t->job.memory = t->n.memory > 0           ? t->n.memory
                   : t->timing.sheet != NULL ? t->timing.sheet->memory
@@ -293,6 +336,12 @@ static void close_tuning(tuning *t) {
 
 /* ---- several batches ---- */
 
+/* That this process may use. */
+static int processors(void) {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0 ? CPU_COUNT(&set) : 1;
+}
+
 /* By the metric: smaller is better. */
 static double cost_by_metric(const tuning *t, const ts_search *search, int64_t batch) {
   double seconds = search->n > 0 ? ts_tried_seconds(&search->tried[0], &t->timing) : INFINITY;
@@ -302,9 +351,9 @@ static double cost_by_metric(const tuning *t, const ts_search *search, int64_t b
 static ts_status search_batch(tuning *t, int64_t batch, double seconds, ts_search *search, ts_error *err) {
   t->deck->train_batch_size = batch;
   t->space = ts_tune_space_of(t->deck, (int) t->n.ranks, &t->wish);
-  ts_status status = model_alone(&t->job, &t->model, err);
+  ts_status status = model_alone(&t->job, (double) t->deck->expert_parallel.autoep_size, &t->model, err);
   if (status == TS_OK) {
-    *search = ts_tune_search(&t->job, &t->model, seconds, (int) sysconf(_SC_NPROCESSORS_ONLN));
+    *search = ts_tune_search(&t->job, &t->model, seconds, processors());
     drop_large(&t->job, search);
   }
   return search->too_many ? ts_error_add(err, "there are more than %d candidates: --keep some settings", TS_TUNE_MOST)
@@ -319,6 +368,7 @@ static ts_status search_all(tuning *t, ts_search *best, ts_text *said, ts_error 
                          : ts_deck_error(t->deck, "autotuning.max_train_batch_size", err,
                                          "no batch that is the deck's, doubled or halved lies within the bounds");
   int64_t chosen = 0;
+  ts_tune_model model = {0};
   for (int i = 0; i < list.n && status == TS_OK; ++i) {
     ts_search search = {0};
     status = search_batch(t, list.items[i], (double) t->n.seconds / list.n, &search, err);
@@ -332,6 +382,7 @@ static ts_status search_all(tuning *t, ts_search *best, ts_text *said, ts_error 
       ts_search_clear(best);
       *best = search;
       chosen = list.items[i];
+      model = t->model;
     } else {
       ts_search_clear(&search);
     }
@@ -340,6 +391,7 @@ static ts_status search_all(tuning *t, ts_search *best, ts_text *said, ts_error 
     ts_text_add(said, "the best by autotuning.metric = \"%s\":\n\n", t->deck->autotuning.metric);
   }
   t->deck->train_batch_size = chosen;
+  t->model = model;
   t->space = ts_tune_space_of(t->deck, (int) t->n.ranks, &t->wish);
   ts_free(list.items);
   return status;
@@ -356,24 +408,27 @@ static ts_tune_order order_of_trials(const ts_deck *deck) {
 
 /* As the command line says, else the deck's `autotuning`. */
 static ts_tune_trial trial_of(const tuning *t, const char *launch, const char *program) {
-  enum { WARM = 3 };
+  enum { WARM = 3, STEPS = 5 };
   const ts_deck *deck = t->deck;
   const bool enabled = deck->autotuning.enabled, own = t->n.measure == 0;
   const char *results = ts_argument(t->arguments, "--results");
-  return (ts_tune_trial){
-      .launch = launch,
-      .program = program,
-      .directory = results != NULL ? results : deck->autotuning.exps_dir,
-      .warm = enabled ? deck->autotuning.start_profile_step - 1 : WARM,
-      .steps = enabled ? deck->autotuning.end_profile_step - deck->autotuning.start_profile_step + 1 : t->n.steps,
-      .seconds = (double) t->n.patience,
-      .most = !own                                                             ? t->n.measure
-              : enabled && ts_deck_is_set(deck, "autotuning.tuner_num_trials") ? deck->autotuning.tuner_num_trials
-                                                                               : 0,
-      .stop = enabled ? deck->autotuning.tuner_early_stopping : 0,
-      .micros = enabled ? deck->autotuning.num_tuning_micro_batch_sizes : 0,
-      .order = order_of_trials(deck),
-      .seed = (uint64_t) deck->run.seed};
+  const int64_t profiled = deck->autotuning.end_profile_step - deck->autotuning.start_profile_step + 1;
+  return (ts_tune_trial){.launch = launch,
+                         .program = program,
+                         .directory = results != NULL ? results : deck->autotuning.exps_dir,
+                         .warm = enabled ? deck->autotuning.start_profile_step - 1 : WARM,
+                         .steps = t->n.steps > 0 ? t->n.steps
+                                  : enabled      ? profiled
+                                                 : STEPS,
+                         .seconds = (double) t->n.patience,
+                         .most = !own ? t->n.measure
+                                 : enabled && ts_deck_is_set(deck, "autotuning.tuner_num_trials")
+                                     ? deck->autotuning.tuner_num_trials
+                                     : 0,
+                         .stop = enabled ? deck->autotuning.tuner_early_stopping : 0,
+                         .micros = enabled ? deck->autotuning.num_tuning_micro_batch_sizes : 0,
+                         .order = order_of_trials(deck),
+                         .seed = (uint64_t) deck->run.seed};
 }
 
 /* Measure, print, write. */
@@ -392,12 +447,15 @@ static ts_status tell_search(const tuning *t, const ts_search *search, const cha
   (json ? ts_tune_print_json(&t->job, search, &text) : ts_tune_print(&t->job, search, (int) t->n.top, &text));
   const ts_tune_trial trial =
       trial_of(t, launch != NULL ? launch : ranks, length > 0 ? program : t->arguments->command->name);
-  if (trial.most > 0 && any && !json) {
+  if (trial.most > 0 && json) {
+    status = ts_error_add(
+        err, "trials are told as text: leave --format json or --measure (autotuning.tuner_num_trials) out");
+  } else if (trial.most > 0 && any) {
     double took;
     status = ts_tune_measure(&t->job, search, &trial, &best, &took, &trials, err);
     seconds = status == TS_OK && !isnan(took) ? took : seconds;
   }
-  if (any && !json) {
+  if (any && !json && status == TS_OK) {
     ts_text_add(&text, "%s", trials.text != NULL ? trials.text : "");
     print_words(&t->job, &search->tried[best].candidate, &text);
   }

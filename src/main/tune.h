@@ -8,8 +8,7 @@
 #include "tune/search.h"
 
 /** Append the fastest \a most as a table, and for each value of each setting that the fastest has not why: what of
- * those with it comes nearest, and what makes it slower, too large or impossible. Not collective.
- * \param [in] path  Of the deck. */
+ * those with it comes nearest, and what makes it slower, too large or impossible. Not collective. */
 void ts_tune_print(const ts_tune_job *job, const ts_search *search, int most, ts_text *to);
 
 /** The same as one json object. Not collective. */

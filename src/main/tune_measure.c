@@ -2,18 +2,15 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/random.h"
-#include "engine/peak.h"
 #include "io/csv.h"
 #include "main/tune.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <math.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -28,17 +25,6 @@ static ts_status write_trial(const ts_tune_job *job, const ts_candidate *c, cons
   status = status == TS_OK ? ts_write_file(path, text.text, text.length, err) : status;
   ts_text_free(&text);
   return status;
-}
-
-/* A name as one word of a shell. */
-static char *quoted(const char *word) {
-  ts_text text = {0};
-  ts_text_add(&text, "'");
-  for (const char *at = word; *at != 0; ++at) {
-    ts_text_add(&text, *at == '\'' ? "'\\''" : "%c", *at);
-  }
-  ts_text_add(&text, "'");
-  return text.text;
 }
 
 /* Start a command in a group of its own, its words to a log. \return 0, or the system's error. */
@@ -59,44 +45,56 @@ static int start_trial(const char *command, const char *log, pid_t *child) {
   return error;
 }
 
+/* The group of the trial that runs: whoever ends this process ends it, too. */
+static volatile sig_atomic_t running;
+
+static void end_both(int signal_number) {
+  if (running > 0) {
+    kill(-(pid_t) running, SIGTERM);
+  }
+  signal(signal_number, SIG_DFL);
+  raise(signal_number);
+}
+
 /* Until it has ended; when its time is over it is ended, with all it has started. \return whether it ended itself. */
 static bool wait_for_trial(pid_t child, double seconds, int *how) {
+  static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+  enum { SIGNALS = sizeof signals / sizeof *signals };
   const struct timespec moment = {.tv_nsec = 20000000};
   const double patience = 5, begin = ts_seconds();
-  bool asked = false, in_time = true;
-  while (waitpid(child, how, WNOHANG) == 0) {
+  void (*before[SIGNALS])(int);
+  bool asked = false;
+  pid_t ended;
+  running = (sig_atomic_t) child;
+  for (int i = 0; i < SIGNALS; ++i) {
+    before[i] = signal(signals[i], end_both);
+  }
+  while ((ended = waitpid(child, how, WNOHANG)) == 0) {
     double now = ts_seconds() - begin;
     if (now > seconds && !asked) {
       kill(-child, SIGTERM); /* a launcher ends its ranks */
       asked = true;
-      in_time = false;
     } else if (now > seconds + patience) {
       kill(-child, SIGKILL);
     }
     nanosleep(&moment, NULL);
   }
-  return in_time;
+  if (asked) {
+    kill(-child, SIGKILL); /* who did not listen */
+  }
+  running = 0;
+  for (int i = 0; i < SIGNALS; ++i) {
+    signal(signals[i], before[i]);
+  }
+  *how = ended < 0 ? 1 << 8 : *how;
+  return !asked;
 }
 
 /* The median of the steps that count; NAN: there are none. */
 static double read_seconds(const char *metrics, int64_t warm) {
   ts_csv csv;
-  ts_error err = {0};
-  double seconds = NAN;
-  if (ts_csv_read(metrics, &csv, &err) == TS_OK) {
-    int column = ts_csv_column(&csv, "step_seconds");
-    int64_t n = csv.n_rows - warm;
-    if (column >= 0 && n > 0) {
-      double *counted = ts_malloc((size_t) n * sizeof *counted);
-      for (int64_t i = 0; i < n; ++i) {
-        counted[i] = csv.values[(warm + i) * csv.n_columns + column];
-      }
-      seconds = ts_median(counted, (int) n);
-      ts_free(counted);
-    }
-  }
+  double seconds = ts_csv_read(metrics, &csv, NULL) == TS_OK ? ts_csv_median(&csv, "step_seconds", warm) : NAN;
   ts_csv_free(&csv);
-  ts_error_clear(&err);
   return seconds;
 }
 
@@ -128,12 +126,23 @@ static double run_trial(const ts_tune_job *job, const ts_tried *t, const ts_tune
   double seconds = NAN;
   *why = NULL;
   if (write_trial(job, &t->candidate, deck, &err) == TS_OK) {
-    char *words[] = {quoted(trial->program), quoted(deck), quoted(run)};
-    char *command = ts_format("exec %s %s train %s --set run.directory=%s --set run.steps=%lld --set run.save_every=0 "
-                              "--set run.evaluate_every=0 --set run.resume=never",
-                              trial->launch, words[0], words[1], words[2], (long long) (trial->warm + trial->steps));
+    ts_text command = {0};
+    const char *words[] = {trial->program, "train", deck};
+    ts_text_add(&command, "%s", trial->launch);
+    for (int i = 0; i < 3; ++i) {
+      ts_text_add(&command, " ");
+      ts_text_add_shell(&command, words[i]);
+    }
+    char *directory = ts_format("run.directory=%s", run);
+    ts_text_add(&command, " --set ");
+    ts_text_add_shell(&command, directory);
+    ts_free(directory);
+    ts_text_add(&command,
+                " --set run.steps=%lld --set run.epochs=0 --set run.save_every=0 --set run.evaluate_every=0 "
+                "--set run.resume=never --set 'profile.timeline=\"\"'",
+                (long long) (trial->warm + trial->steps));
     pid_t child;
-    int how = 0, error = start_trial(command, log, &child);
+    int how = 0, error = start_trial(command.text, log, &child);
     if (error != 0) {
       *why = ts_format("cannot be started: %s", strerror(error));
     } else if (!wait_for_trial(child, trial->seconds, &how)) {
@@ -146,10 +155,7 @@ static double run_trial(const ts_tune_job *job, const ts_tried *t, const ts_tune
       seconds = read_seconds(metrics, trial->warm);
       *why = isnan(seconds) ? ts_format("%s has no steps that count", metrics) : NULL;
     }
-    ts_free(command);
-    for (int i = 0; i < 3; ++i) {
-      ts_free(words[i]);
-    }
+    ts_text_free(&command);
   } else {
     *why = ts_strdup(err.text);
   }
@@ -253,8 +259,8 @@ ts_status ts_tune_measure(const ts_tune_job *job, const ts_search *search, const
                           double *seconds, ts_text *to, ts_error *err) {
   *best = 0;
   *seconds = NAN;
-  if (mkdir(trial->directory, 0777) != 0 && errno != EEXIST) {
-    return ts_error_add(err, "%s: cannot be made: %s", trial->directory, strerror(errno));
+  if (ts_make_directory(trial->directory, err) != TS_OK) {
+    return TS_BAD_INPUT;
   }
   const int first = first_free(trial->directory);
   int *row, n = choose_trials(search, trial, &row), ran = 0;

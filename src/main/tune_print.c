@@ -121,11 +121,13 @@ static void print_reason(const ts_tune_job *job, const ts_search *search, ts_tun
 
 static void print_reasons(const ts_tune_job *job, const ts_search *search, ts_text *to) {
   const ts_candidate *best = &search->tried[0].candidate;
+  const bool any = search->n > 0 && search->tried[0].how == TS_TRIED_FITS;
   ts_text_add(to, "\nothers, by setting: what comes nearest with each value\n");
   for (ts_tuned what = 0; what < TS_N_TUNED; ++what) {
     for (int value = 0; value < job->space->n[what]; ++value) {
-      bool idle = what == TS_TUNED_SCHEDULE && ts_candidate_number(job->space, best, TS_TUNED_PP) == 1;
-      if (value != best->at[what] && is_open(job->space, what) && !idle) {
+      bool piece = what == TS_TUNED_SCHEDULE && ts_candidate_number(job->space, best, TS_TUNED_PP) == 1;
+      bool has = any && !piece && value == best->at[what];
+      if (!has && is_open(job->space, what)) {
         print_reason(job, search, what, value, to);
       }
     }
@@ -143,12 +145,13 @@ static void print_counts(const ts_tune_job *job, const ts_search *search, ts_tex
     ts_text_add(to, "%s: NOT MEASURED, ranges by parts of the datasheet's peaks\n", job->timing->sheet->device);
   }
   ts_text_add(to,
-              "%lld candidates in %.1f s: %d walked; of the others %lld are too large, %lld on a grid that is refused, "
-              "%lld slower by their estimates\n",
-              (long long) search->candidates, search->seconds, search->n, (long long) search->large,
+              "%lld candidates in %.1f s: %lld walked, %lld too large, %lld on a grid that is refused, %lld slower by "
+              "their estimates\n",
+              (long long) search->candidates, search->seconds, (long long) search->walked, (long long) search->large,
               (long long) search->refused, (long long) search->slower);
   if (!search->in_time) {
-    ts_text_add(to, "the time of the search was over before all were known to be slower (--seconds)\n");
+    ts_text_add(to, "and %lld that may be better were not looked at, as the time was over (--seconds)\n",
+                (long long) search->open);
   }
 }
 
@@ -170,7 +173,7 @@ void ts_tune_print(const ts_tune_job *job, const ts_search *search, int most, ts
 /* ---- json ---- */
 
 static void print_tried_json(const ts_tune_job *job, const ts_tried *t, ts_text *to) {
-  static const char *const how[] = {"fits", "refused", "too large", "failed"};
+  static const char *const how[] = {"fits", "too large", "refused", "failed"};
   ts_text_add(to, "{\"result\": \"%s\"", how[t->how]);
   for (ts_tuned what = 0; what < TS_N_TUNED; ++what) {
     ts_text_add(to, ", \"%s\": ", ts_tuned_name(what));
@@ -195,13 +198,14 @@ static void print_tried_json(const ts_tune_job *job, const ts_tried *t, ts_text 
 }
 
 void ts_tune_print_json(const ts_tune_job *job, const ts_search *search, ts_text *to) {
-  ts_text_add(
-      to,
-      "{\"ranks\": %d, \"ranks_per_node\": %d, \"memory_bytes\": %lld, \"measured\": %s, \"candidates\": %lld, "
-      "\"too_large\": %lld, \"refused\": %lld, \"slower\": %lld, \"ended\": %s, \"seconds\": %.3f, \"tried\": [",
-      job->space->ranks, job->timing->node, (long long) job->memory, job->timing->sheet == NULL ? "true" : "false",
-      (long long) search->candidates, (long long) search->large, (long long) search->refused,
-      (long long) search->slower, search->in_time ? "true" : "false", search->seconds);
+  ts_text_add(to,
+              "{\"batch\": %lld, \"ranks\": %d, \"ranks_per_node\": %d, \"memory_bytes\": %lld, \"measured\": %s, "
+              "\"candidates\": %lld, \"walked\": %lld, \"too_large\": %lld, \"refused\": %lld, \"slower\": %lld, "
+              "\"open\": %lld, \"seconds\": %.3f, \"tried\": [",
+              (long long) job->space->batch, job->space->ranks, job->timing->node, (long long) job->memory,
+              job->timing->sheet == NULL ? "true" : "false", (long long) search->candidates, (long long) search->walked,
+              (long long) search->large, (long long) search->refused, (long long) search->slower,
+              (long long) search->open, search->seconds);
   for (int i = 0; i < search->n; ++i) {
     ts_text_add(to, i > 0 ? ",\n" : "\n");
     print_tried_json(job, &search->tried[i], to);

@@ -5,9 +5,7 @@
 #include "deck/deck_read.h"
 #include "deck/value.h"
 
-#include <errno.h>
 #include <string.h>
-#include <sys/stat.h>
 
 ts_status ts_tune_deck(const ts_tune_job *job, const ts_candidate *c, ts_text *to, ts_error *err) {
   ts_deck *deck = NULL;
@@ -76,10 +74,8 @@ ts_status ts_tune_write_results(const ts_tune_job *job, const ts_candidate *best
                                 const char *metric_path, double seconds, double flops, const char *summary,
                                 ts_error *err) {
   ts_text json = {0};
-  if (mkdir(directory, 0777) != 0 && errno != EEXIST) {
-    return ts_error_add(err, "%s: cannot be made: %s", directory, strerror(errno));
-  }
-  ts_status status = add_deck_json(job, best, &json, err);
+  ts_status status = ts_make_directory(directory, err);
+  status = status == TS_OK ? add_deck_json(job, best, &json, err) : status;
   status = status == TS_OK ? write_result(directory, "ds_config_optimal.json", json.text, err) : status;
   status = status == TS_OK ? write_result(directory, "summary.txt", summary, err) : status;
   if (status == TS_OK && metric_path[0] != 0) {

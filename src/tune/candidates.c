@@ -50,23 +50,32 @@ static void add_number(ts_tune_space *s, ts_tuned what, double number) {
   add_text_value(s, what, text, number);
 }
 
-static const char *schedule_text(const ts_deck *deck, char *text, size_t size) {
+/* By how much a schedule divides the bubble of 1f1b, about; and its chunks. */
+static const struct schedule {
+  const char *text;
+  double divides;
+  int chunks;
+} schedules[] = {{"1f1b", 1, 1}, {"interleaved x2", 2, 2}, {"zb_h1", 3, 1},
+                 {"zb_v", 6, 2}, {"dualpipe_v", 6, 2},     {"gpipe", 1, 1}};
+
+static void add_schedule_value(ts_tune_space *s, const char *text) {
+  double divides = 1;
+  int chunks;
+  if (sscanf(text, "interleaved x%d", &chunks) == 1) {
+    divides = chunks;
+  }
+  for (size_t i = 0; i < sizeof schedules / sizeof *schedules; ++i) {
+    divides = strcmp(schedules[i].text, text) == 0 ? schedules[i].divides : divides;
+  }
+  add_text_value(s, TS_TUNED_SCHEDULE, text, divides);
+}
+
+static void add_own_schedule(ts_tune_space *s, const ts_deck *deck) {
+  char text[24];
   bool interleaved = strcmp(deck->pipeline.schedule, "interleaved") == 0;
-  snprintf(text, size, interleaved ? "%s x%lld" : "%s", deck->pipeline.schedule,
+  snprintf(text, sizeof text, interleaved ? "%s x%lld" : "%s", deck->pipeline.schedule,
            (long long) deck->pipeline.virtual_stages);
-  return text;
-}
-
-static const char *recompute_text(const ts_deck *deck) {
-  return !deck->activation_checkpointing.enabled                     ? "none"
-         : strcmp(deck->activation_checkpointing.policy, "sac") == 0 ? "sac"
-                                                                     : "block";
-}
-
-static const char *offload_text(const ts_deck *deck) {
-  return strcmp(deck->zero_optimization.offload_param.device, "none") != 0       ? "all"
-         : strcmp(deck->zero_optimization.offload_optimizer.device, "none") != 0 ? "optimizer"
-                                                                                 : "none";
+  add_schedule_value(s, text);
 }
 
 /* By the part of the FLOPs that come again. */
@@ -77,25 +86,25 @@ static void add_recompute_value(ts_tune_space *s, const char *text) {
                                             : 1.0 / 3);
 }
 
-static void add_offload_value(ts_tune_space *s, const char *text) {
-  add_text_value(s, TS_TUNED_OFFLOAD, text, strcmp(text, "none") == 0 ? 0 : strcmp(text, "optimizer") == 0 ? 1 : 2);
+static void add_own_offload(ts_tune_space *s, const ts_deck_zero *zero) {
+  bool all = strcmp(zero->offload_param.device, "none") != 0,
+       optimizer = strcmp(zero->offload_optimizer.device, "none") != 0;
+  add_text_value(s, TS_TUNED_OFFLOAD, all || optimizer ? "deck" : "none", all ? 2 : optimizer ? 1 : 0);
 }
 
 /* What the deck has. */
 static void add_own_value(ts_tune_space *s, const ts_deck *deck, ts_tuned what) {
-  char text[24];
   switch (what) {
     case TS_TUNED_TP: add_number(s, what, (double) deck->tensor_parallel.autotp_size); break;
     case TS_TUNED_SP: add_number(s, what, (double) deck->sequence_parallel_size); break;
     case TS_TUNED_PP: add_number(s, what, (double) deck->pipeline.stages); break;
-    case TS_TUNED_SCHEDULE:
-      add_text_value(s, what, schedule_text(deck, text, sizeof text),
-                     strcmp(deck->pipeline.schedule, "interleaved") == 0 ? (double) deck->pipeline.virtual_stages : 1);
-      break;
+    case TS_TUNED_SCHEDULE: add_own_schedule(s, deck); break;
     case TS_TUNED_STAGE: add_number(s, what, (double) deck->zero_optimization.stage); break;
     case TS_TUNED_MICRO: add_number(s, what, (double) deck->train_micro_batch_size_per_gpu); break;
-    case TS_TUNED_RECOMPUTE: add_recompute_value(s, recompute_text(deck)); break;
-    case TS_TUNED_OFFLOAD: add_offload_value(s, offload_text(deck)); break;
+    case TS_TUNED_RECOMPUTE:
+      add_recompute_value(s, deck->activation_checkpointing.enabled ? deck->activation_checkpointing.policy : "none");
+      break;
+    case TS_TUNED_OFFLOAD: add_own_offload(s, &deck->zero_optimization); break;
     case TS_TUNED_OVERLAP: add_text_value(s, what, "deck", 0); break;
     case TS_TUNED_BUCKET: add_number(s, what, (double) deck->zero_optimization.reduce_bucket_size); break;
     default: break;
@@ -133,20 +142,16 @@ static void add_divisors(ts_tune_space *s, ts_tuned what, int64_t of, int64_t le
   ts_free(found);
 }
 
-/* All that may be tried; `number` of a schedule is by how much its bubble is divided. */
+/* All that may be tried. */
 static void add_other_values(ts_tune_space *s, const ts_tune_wish *wish, ts_tuned what) {
-  static const struct {
-    const char *text;
-    double number;
-  } schedules[] = {{"1f1b", 1}, {"interleaved x2", 2}, {"zb_h1", 3}, {"zb_v", 6}, {"dualpipe_v", 6}};
   enum { MOST_SHARED = 64, MOST_STAGES = 64, MOST_SAMPLES = 1024 };
   switch (what) {
     case TS_TUNED_TP: add_divisors(s, what, s->ranks, 1, wish->node > 8 ? wish->node : 8); break;
     case TS_TUNED_SP: add_divisors(s, what, s->ranks, 1, MOST_SHARED); break;
     case TS_TUNED_PP: add_divisors(s, what, s->ranks, 1, MOST_STAGES); break;
     case TS_TUNED_SCHEDULE:
-      for (size_t i = 0; i < sizeof schedules / sizeof *schedules; ++i) {
-        add_text_value(s, what, schedules[i].text, schedules[i].number);
+      for (size_t i = 0; strcmp(schedules[i].text, "gpipe") != 0; ++i) { /* 1f1b waits as long and keeps less */
+        add_schedule_value(s, schedules[i].text);
       }
       break;
     case TS_TUNED_STAGE:
@@ -163,10 +168,10 @@ static void add_other_values(ts_tune_space *s, const ts_tune_wish *wish, ts_tune
       add_recompute_value(s, "block");
       break;
     case TS_TUNED_OFFLOAD:
-      add_offload_value(s, "none");
+      add_text_value(s, what, "none", 0);
       if (wish->device) {
-        add_offload_value(s, "optimizer");
-        add_offload_value(s, "all");
+        add_text_value(s, what, "optimizer", 1);
+        add_text_value(s, what, "all", 2);
       }
       break;
     case TS_TUNED_OVERLAP:
@@ -184,11 +189,15 @@ static void add_other_values(ts_tune_space *s, const ts_tune_wish *wish, ts_tune
   }
 }
 
+/* By ranks or samples, so that what the deck has is one of many. */
+static bool is_counted(ts_tuned what) {
+  return what <= TS_TUNED_PP || what == TS_TUNED_MICRO;
+}
+
 ts_tune_space ts_tune_space_of(const ts_deck *deck, int ranks, const ts_tune_wish *wish) {
   ts_tune_space s = {.ranks = ranks, .batch = deck->train_batch_size};
   for (ts_tuned what = 0; what < TS_N_TUNED; ++what) {
-    bool counted = what <= TS_TUNED_PP || what == TS_TUNED_MICRO;
-    if (wish->kept[what] || !counted) {
+    if (wish->kept[what] || !is_counted(what)) {
       add_own_value(&s, deck, what);
     }
     if (!wish->kept[what]) {
@@ -205,14 +214,28 @@ double ts_candidate_number(const ts_tune_space *s, const ts_candidate *c, ts_tun
 }
 
 int ts_candidate_replicas(const ts_tune_space *s, const ts_candidate *c) {
-  int shared = (int) (ts_candidate_number(s, c, TS_TUNED_TP) * ts_candidate_number(s, c, TS_TUNED_SP) *
-                      ts_candidate_number(s, c, TS_TUNED_PP));
-  return shared > 0 && s->ranks % shared == 0 ? s->ranks / shared : 0;
+  int64_t shared = (int64_t) (ts_candidate_number(s, c, TS_TUNED_TP) * ts_candidate_number(s, c, TS_TUNED_SP) *
+                              ts_candidate_number(s, c, TS_TUNED_PP));
+  return shared > 0 && s->ranks % shared == 0 ? (int) (s->ranks / shared) : 0;
 }
 
 int64_t ts_candidate_accumulation(const ts_tune_space *s, const ts_candidate *c) {
   int64_t together = ts_candidate_replicas(s, c) * (int64_t) ts_candidate_number(s, c, TS_TUNED_MICRO);
   return together > 0 && s->batch % together == 0 ? s->batch / together : 0;
+}
+
+bool ts_candidate_goes(const ts_tune_space *s, const ts_candidate *c) {
+  const int stages = (int) ts_candidate_number(s, c, TS_TUNED_PP);
+  const char *text = s->value[TS_TUNED_SCHEDULE][c->at[TS_TUNED_SCHEDULE]].text;
+  ts_pipeline p = {.stages = stages, .chunks = 1, .micro_batches = ts_candidate_accumulation(s, c)};
+  char name[24];
+  snprintf(name, sizeof name, "%.*s", (int) strcspn(text, " "), text);
+  p.schedule = ts_pipeline_find(name);
+  for (size_t i = 0; i < sizeof schedules / sizeof *schedules; ++i) {
+    p.chunks = strcmp(schedules[i].text, text) == 0 ? schedules[i].chunks : p.chunks;
+  }
+  (void) sscanf(text, "interleaved x%d", &p.chunks);
+  return p.micro_batches > 0 && (stages == 1 || ts_pipeline_check(&p, NULL) == TS_OK);
 }
 
 static int add_set(char **set, int n, char *text) {
@@ -241,6 +264,7 @@ static int add_offload(const char *text, char **set, int n) {
   return add_set(set, n, ts_format("zero_optimization.offload_param.device=%s", all ? "auto" : "none"));
 }
 
+/* The first value of what is not counted is the deck's own, and stays as it is written. */
 int ts_candidate_sets(const ts_tune_space *s, const ts_candidate *c, char **set) {
   static const char *const key[TS_N_TUNED] = {[TS_TUNED_TP] = "tensor_parallel.autotp_size",
                                               [TS_TUNED_SP] = "sequence_parallel_size",
@@ -252,14 +276,16 @@ int ts_candidate_sets(const ts_tune_space *s, const ts_candidate *c, char **set)
   int n = 0;
   for (ts_tuned what = 0; what < TS_N_TUNED; ++what) {
     const char *text = s->value[what][c->at[what]].text;
-    bool own = what >= TS_TUNED_OVERLAP && c->at[what] == 0; /* as the deck has it */
+    if (!is_counted(what) && c->at[what] == 0) {
+      continue;
+    }
     if (what == TS_TUNED_SCHEDULE) {
       n = ts_candidate_number(s, c, TS_TUNED_PP) > 1 ? add_schedule(text, set, n) : n;
     } else if (what == TS_TUNED_RECOMPUTE) {
       n = add_recompute(text, set, n);
     } else if (what == TS_TUNED_OFFLOAD) {
-      n = s->n[what] > 1 ? add_offload(text, set, n) : n;
-    } else if (!own) {
+      n = add_offload(text, set, n);
+    } else {
       n = add_set(set, n, ts_format("%s=%s", key[what], text));
     }
   }

@@ -51,7 +51,7 @@ typedef struct ts_tune_wish {
   bool kept[TS_N_TUNED];           /**< As the deck has it. */
   int64_t least_micro, most_micro; /**< Samples of a micro-batch; 0: no bound. */
   bool device;                     /**< A GPU computes: something can leave it. */
-  int node;                        /**< Ranks of a node: no more share a product. */
+  int node;                        /**< Ranks of a node: no more than that, or 8, share a product. */
 } ts_tune_wish;
 
 /** The name of a setting: "tp", "recompute", ... Not collective. */
@@ -76,7 +76,10 @@ double ts_candidate_number(const ts_tune_space *space, const ts_candidate *c, ts
 /** Accumulation steps; 0: the equation does not divide. Not collective. */
 int64_t ts_candidate_accumulation(const ts_tune_space *space, const ts_candidate *c);
 
-/** What makes the deck the candidate's, as KEY=VALUE of --set: of the settings with more than one value.
+/** Can its schedule do with its micro-batches, which divide the batch? Not collective. */
+bool ts_candidate_goes(const ts_tune_space *space, const ts_candidate *c);
+
+/** What makes the deck the candidate's, as KEY=VALUE of --set; what the deck has already is left as it is written.
  * \param [out] set  Room for TS_TUNED_SETS; each the caller's (ts_free).
  * \return how many. Not collective. */
 int ts_candidate_sets(const ts_tune_space *space, const ts_candidate *c, char **set);

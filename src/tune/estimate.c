@@ -1,5 +1,6 @@
 #include "tune/estimate.h"
 
+#include "base/random.h"
 #include "graph/op.h"
 
 #include <math.h>
@@ -17,7 +18,10 @@ ts_tune_model ts_tune_model_of(const ts_program *alone, int64_t batch) {
                          .hidden = (double) deck->model.hidden_size,
                          .length = (double) deck->data.sequence_length,
                          .wire = ts_deck_wire(deck),
-                         .low = ts_deck_products(deck) != TS_F32};
+                         .low = ts_deck_products(deck) != TS_F32,
+                         .keeps =
+                             !deck->activation_checkpointing.cpu_checkpointing && !deck->compile.offload_activation,
+                         .ep = 1};
 }
 
 typedef struct shape {
@@ -36,28 +40,46 @@ static shape grid_of(const ts_tune_space *s, const ts_candidate *c) {
                  .offload = ts_candidate_number(s, c, TS_TUNED_OFFLOAD)};
 }
 
+/* As ts_measured_seconds, which looks at all samples; the same work comes again and again. */
+static double seconds_of(const ts_tune_model *m, const ts_measured *by, const ts_work *work) {
+  uint64_t place = ts_hash_name(work->kind);
+  for (int i = 0; i < TS_WORK_EXTENTS; ++i) {
+    place = ts_mix(place, (uint64_t) work->extent[i]);
+  }
+  ts_sample *known = m->memo != NULL ? &m->memo[place % TS_TUNE_MEMO] : NULL;
+  if (known != NULL && known->seconds > 0 && ts_work_order(&known->work, work) == 0) {
+    return known->seconds;
+  }
+  double seconds = ts_measured_seconds(by, work, NULL);
+  if (known != NULL) {
+    *known = (ts_sample){*work, seconds};
+  }
+  return seconds;
+}
+
 /* Seconds of one collective among ranks that are `apart` from each other. */
-static double message(const ts_timing *t, ts_op op, ts_dtype wire, double ranks, double apart, double bytes) {
+static double message(const ts_tune_model *m, const ts_timing *t, ts_op op, ts_dtype wire, double ranks, double apart,
+                      double bytes) {
   const double together = fmin(fmax(floor(t->node / apart), 1), ranks);
   const ts_work work = ts_message_work(op, wire, (int) ranks, (int) together, bytes * (ranks - 1) / ranks);
-  return ranks > 1 ? ts_measured_seconds(t->by[0], &work, NULL) : 0;
+  return ranks > 1 ? seconds_of(m, t->by[0], &work) : 0;
 }
 
 /* Of gradients and parameters among those that have the same part of the model; ranks along tp are next to each other.
  */
 static double data_messages(const shape *x, const ts_tune_model *m, const ts_timing *t) {
   const double ranks = x->dp * x->sp, part = m->parameters / (x->tp * x->pp), times = x->stage >= 2 ? x->steps : 1;
-  double each = message(t, TS_OP_REDUCE_SCATTER, m->wire, ranks, x->tp, part * m->gradient_bytes) * times;
+  double each = message(m, t, TS_OP_REDUCE_SCATTER, m->wire, ranks, x->tp, part * m->gradient_bytes) * times;
   double gathers = x->stage == 3 ? 2 * x->steps : 1;
-  return each + gathers * message(t, TS_OP_ALL_GATHER, m->wire, ranks, x->tp, part * m->bytes);
+  return each + gathers * message(m, t, TS_OP_ALL_GATHER, m->wire, ranks, x->tp, part * m->bytes);
 }
 
 /* Of blocks, which nothing hides: two sums forward and two backward of ranks that share products, as many exchanges of
  * those that share samples. */
 static double block_messages(const shape *x, const ts_tune_model *m, const ts_timing *t) {
   const double times = 4 * x->steps * m->layers / x->pp, bytes = x->micro * m->length / x->sp * m->hidden * m->bytes;
-  double sums = message(t, TS_OP_ALL_REDUCE, m->wire, x->tp, 1, 2 * bytes),
-         exchanges = message(t, TS_OP_ALL_TO_ALL, m->wire, x->sp, x->tp, 2 * bytes / x->tp);
+  double sums = message(m, t, TS_OP_ALL_REDUCE, m->wire, x->tp, 1, 2 * bytes),
+         exchanges = message(m, t, TS_OP_ALL_TO_ALL, m->wire, x->sp, x->tp, 2 * bytes / x->tp);
   return times * (0.5 * sums + exchanges);
 }
 
@@ -73,7 +95,7 @@ static double rate_of_products(const shape *x, const ts_tune_model *m, const ts_
   snprintf(work.kind, sizeof work.kind, "%s.nt %s>%s", ts_op_get(TS_OP_MATMUL)->name, type, type);
   work.flops = 2 * work.extent[0] * work.extent[1] * work.extent[2];
   work.bytes = m->bytes * (work.extent[0] * (work.extent[1] + work.extent[2]) + work.extent[1] * work.extent[2]);
-  return work.flops / ts_measured_seconds(by, &work, NULL);
+  return work.flops / seconds_of(m, by, &work);
 }
 
 enum { NODES = 50 }; /* of a block, forward and backward, about */
@@ -94,12 +116,12 @@ double ts_tune_estimate(const ts_tune_space *s, const ts_tune_model *m, const ts
  * first stage has as many micro-batches under way as there are stages, of a part of the blocks each. */
 static double least_kept(const shape *x, const ts_tune_model *m) {
   const double input = x->micro * m->length / x->sp * m->hidden * m->bytes / x->tp, times = x->recompute > 0 ? 1 : 6;
-  return input * times * m->layers / x->pp * fmin(x->pp, x->steps);
+  return !m->keeps ? 0 : input * times * m->layers / x->pp * fmin(x->pp, x->steps);
 }
 
 double ts_tune_least_bytes(const ts_tune_space *s, const ts_tune_model *m, const ts_candidate *c) {
   const shape x = grid_of(s, c);
-  const double part = m->parameters / (x.tp * x.pp), ranks = x.dp * x.sp;
+  const double part = m->parameters / (x.tp * x.pp * m->ep), ranks = x.dp * x.sp;
   double values = part * m->bytes / (x.stage == 3 ? ranks : 1),
          gradients = part * m->gradient_bytes / (x.stage >= 2 ? ranks : 1),
          states = part * m->state_bytes / (x.stage >= 1 ? ranks : 1);

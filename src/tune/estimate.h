@@ -9,6 +9,8 @@
 #include "run/timing.h"
 #include "tune/candidates.h"
 
+enum { TS_TUNE_MEMO = 4096 };
+
 /** What estimates know of a deck. */
 typedef struct ts_tune_model {
   double flops;          /**< Of a step, all ranks. */
@@ -20,6 +22,9 @@ typedef struct ts_tune_model {
   double length;         /**< Tokens of a sample. */
   ts_dtype wire;         /**< Of gradients. */
   bool low;              /**< Products are not in fp32. */
+  bool keeps;            /**< Activations stay in memory from forward to backward. */
+  double ep;             /**< Ranks that share experts, of all candidates. */
+  ts_sample *memo;       /**< TS_TUNE_MEMO samples that estimates remember, zero at first; NULL: none. Borrowed. */
 } ts_tune_model;
 
 /** From the deck's program of a single rank.
@@ -31,7 +36,8 @@ ts_tune_model ts_tune_model_of(const ts_program *alone, int64_t batch);
 double ts_tune_estimate(const ts_tune_space *space, const ts_tune_model *model, const ts_candidate *c,
                         const ts_timing *timing);
 
-/** Bytes that its parameters, gradients and states take of a rank's memory at least. Not collective. */
+/** Bytes that its parameters, gradients, states and what blocks keep take of a rank's memory at least. Not collective.
+ */
 double ts_tune_least_bytes(const ts_tune_space *space, const ts_tune_model *model, const ts_candidate *c);
 
 #endif

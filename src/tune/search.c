@@ -11,14 +11,15 @@ typedef struct entry {
   ts_candidate candidate;
   double estimate, bytes;
   int grid;
-  bool walked;
+  bool walked, large;
 } entry;
 
 /* Those that share their ranks alike. */
 typedef struct grid {
   double ratio; /* the least of a time to its estimate; 0: none has one */
-  bool refused; /* no candidate of it can be read */
-  bool seen;    /* one was walked */
+  int refusals; /* of candidates, before one was taken */
+  bool refused; /* so many that none will be taken */
+  bool seen;    /* one was taken */
 } grid;
 
 typedef struct searching {
@@ -30,6 +31,7 @@ typedef struct searching {
   int n_grids;
   double ratio; /* the least of all grids; 1 before there is one */
   double best;  /* seconds */
+  double end;   /* of the search, by ts_seconds */
   ts_search *said;
 } searching;
 
@@ -52,7 +54,7 @@ static void add_all_entries(searching *s, const ts_tune_model *model) {
       s->said->too_many = true;
       break;
     }
-    if (ts_candidate_accumulation(space, &c) > 0 && !is_idle(space, &c)) {
+    if (ts_candidate_goes(space, &c) && !is_idle(space, &c)) {
       TS_GROW(s->entry, s->n, s->capacity);
       int number = 0;
       for (ts_tuned what = TS_TUNED_TP; what <= TS_TUNED_SCHEDULE; ++what) {
@@ -90,13 +92,16 @@ static bool needs_more(const ts_tune_space *space, const ts_candidate *a, const 
          ts_candidate_number(space, a, TS_TUNED_RECOMPUTE) <= ts_candidate_number(space, large, TS_TUNED_RECOMPUTE);
 }
 
-static bool is_too_large(const searching *s, const entry *e) {
-  bool large = s->job->memory > 0 && e->bytes > (double) s->job->memory;
-  for (int i = 0; i < s->said->n && !large; ++i) {
+/* Bytes that it takes at least, more than there are; 0: it may fit. */
+static double large_bytes(const searching *s, const entry *e) {
+  const double memory = (double) s->job->memory;
+  double bytes = memory > 0 && e->bytes > memory ? e->bytes : 0;
+  for (int i = 0; i < s->said->n && bytes == 0; ++i) {
     const ts_tried *t = &s->said->tried[i];
-    large = t->how == TS_TRIED_LARGE && needs_more(s->job->space, &e->candidate, &t->candidate);
+    bool more = t->how == TS_TRIED_LARGE && needs_more(s->job->space, &e->candidate, &t->candidate);
+    bytes = more ? (double) t->bytes : 0;
   }
-  return large;
+  return bytes;
 }
 
 /* Nothing has to leave where the same fits without. */
@@ -111,7 +116,7 @@ static bool leaves_in_vain(const searching *s, const entry *e) {
     return false;
   }
   stays.bytes = ts_tune_least_bytes(space, s->model, &stays.candidate);
-  return !is_too_large(s, &stays);
+  return large_bytes(s, &stays) == 0;
 }
 
 static double promise(const searching *s, const entry *e) {
@@ -128,14 +133,13 @@ static int find_next(searching *s, const bool *begun) {
   double least = s->best * SLACK;
   for (int i = 0; i < s->n; ++i) {
     entry *e = &s->entry[i];
-    if (e->walked || s->grid[e->grid].refused || begun[e->grid]) {
+    if (e->walked || e->large || s->grid[e->grid].refused || begun[e->grid]) {
       continue;
     }
     double seconds = promise(s, e);
     if (seconds < least && !leaves_in_vain(s, e)) {
-      if (is_too_large(s, e)) {
-        e->walked = true;
-        s->said->large += 1;
+      e->large = large_bytes(s, e) > 0;
+      if (e->large) {
         continue;
       }
       least = seconds;
@@ -150,7 +154,10 @@ static int find_next(searching *s, const bool *begun) {
 static void learn(searching *s, const entry *e, const ts_tried *t) {
   grid *g = &s->grid[e->grid];
   double seconds = ts_tried_seconds(t, s->job->timing), ratio = seconds / e->estimate;
-  g->refused = g->refused || (t->how == TS_TRIED_REFUSED && !g->seen);
+  enum { REFUSALS = 3 };
+  g->refusals += t->how == TS_TRIED_REFUSED && !g->seen;
+  g->refused = g->refused || g->refusals >= REFUSALS;
+  s->said->walked += 1;
   g->seen = g->seen || t->how == TS_TRIED_FITS || t->how == TS_TRIED_LARGE;
   if (t->how == TS_TRIED_FITS) {
     g->ratio = g->ratio > 0 ? fmin(g->ratio, ratio) : ratio;
@@ -208,7 +215,7 @@ static void sort_tried(ts_search *said, const ts_timing *timing) {
 /* What is left open until the end: the other values of one setting for the best ones. */
 static void refine(searching *s, ts_tuned what, int processes) {
   enum { BEST = 3 };
-  const int others = s->job->space->n[what] - 1;
+  const int others = ts_seconds() < s->end ? s->job->space->n[what] - 1 : 0;
   ts_tried *wave = ts_calloc((size_t) (BEST * others) + 1, sizeof *wave);
   int n = 0;
   sort_tried(s->said, s->job->timing);
@@ -232,20 +239,38 @@ static bool candidate_has(const ts_tune_space *space, const ts_candidate *c, ts_
   return c->at[what] == value && (what != TS_TUNED_SCHEDULE || ts_candidate_number(space, c, TS_TUNED_PP) > 1);
 }
 
-/* Why no candidate has this value at all. */
+/* Why no candidate has this value at all: the least that it asks of the batch. */
 static void explain_absence(const ts_tune_space *space, ts_tuned what, int value, ts_tried *t) {
+  ts_candidate c = {{0}};
+  double micro = INFINITY;
+  int replicas = 0;
+  for (int i = 0; i < space->n[TS_TUNED_MICRO]; ++i) {
+    bool own = what != TS_TUNED_MICRO || i == value;
+    micro = own ? fmin(micro, space->value[TS_TUNED_MICRO][i].number) : micro;
+  }
+  for (bool more = true; more;) {
+    int here = candidate_has(space, &c, what, value) || what > TS_TUNED_PP ? ts_candidate_replicas(space, &c) : 0;
+    replicas = here > 0 && (replicas == 0 || here < replicas) ? here : replicas;
+    more = false;
+    for (ts_tuned axis = TS_TUNED_TP; axis <= TS_TUNED_PP && !more; ++axis) {
+      more = ++c.at[axis] < space->n[axis];
+      c.at[axis] = more ? c.at[axis] : 0;
+    }
+  }
+  const double together = micro * replicas;
   t->how = TS_TRIED_REFUSED;
-  if (what == TS_TUNED_STAGE || what == TS_TUNED_OFFLOAD || what == TS_TUNED_SCHEDULE) {
-    snprintf(t->why, sizeof t->why, "does nothing on any grid that is left");
-  } else {
+  if (replicas > 0 && fmod((double) space->batch, together) != 0) {
     snprintf(t->why, sizeof t->why,
-             "%d ranks and %lld samples a step are not multiples of %s, of what else is left open", space->ranks,
-             (long long) space->batch, space->value[what][value].text);
+             "micro-batches of %.0f x %d data-parallel ranks = %.0f at least do not divide a batch of %lld", micro,
+             replicas, together, (long long) space->batch);
+  } else {
+    snprintf(t->why, sizeof t->why, "on no grid that is left it does anything, or has micro-batches enough");
   }
 }
 
-/* Of those with a value the one that promises most of those not walked; NULL: none fits, *large is the smallest. */
-static entry *find_with(searching *s, ts_tuned what, int value, const entry **large) {
+/* Of those with a value the one that promises most of those not walked; NULL: none may fit, *large is the smallest, of
+ * *bytes at least. */
+static entry *find_with(searching *s, ts_tuned what, int value, const entry **large, double *bytes) {
   entry *best = NULL;
   *large = NULL;
   for (int i = 0; i < s->n; ++i) {
@@ -253,9 +278,11 @@ static entry *find_with(searching *s, ts_tuned what, int value, const entry **la
     if (!candidate_has(s->job->space, &e->candidate, what, value) || e->walked) {
       continue;
     }
-    if (is_too_large(s, e)) {
-      *large = *large == NULL || e->bytes < (*large)->bytes ? e : *large;
-    } else if (!s->grid[e->grid].refused && (best == NULL || promise(s, e) < promise(s, best))) {
+    double needs = large_bytes(s, e);
+    if (needs > 0 && (*large == NULL || needs < *bytes)) {
+      *large = e;
+      *bytes = needs;
+    } else if (needs == 0 && !s->grid[e->grid].refused && (best == NULL || promise(s, e) < promise(s, best))) {
       best = e;
     }
   }
@@ -266,35 +293,34 @@ static void try_value(searching *s, ts_tuned what, int value) {
   enum { TRIALS = 6 };
   ts_tried t = {.how = TS_TRIED_REFUSED};
   const entry *large;
-  entry *best = find_with(s, what, value, &large);
+  double bytes = 0;
+  entry *best = find_with(s, what, value, &large, &bytes);
   t.candidate.at[what] = value;
   if (best == NULL && large == NULL) {
     explain_absence(s->job->space, what, value, &t);
   } else if (best == NULL) {
     t.candidate = large->candidate;
     t.how = TS_TRIED_LARGE;
-    t.bytes = (int64_t) large->bytes;
+    t.bytes = (int64_t) bytes;
   } else if (what == TS_TUNED_OFFLOAD && leaves_in_vain(s, best)) {
     t.candidate = best->candidate;
     snprintf(t.why, sizeof t.why, "nothing has to leave where all fits");
-  }
-  for (int i = 0; i < TRIALS && best != NULL && t.why[0] == 0; ++i) {
-    t = (ts_tried){.candidate = best->candidate};
-    best->walked = true;
-    ts_tune_walk(s->job, &t, 1, 1);
-    learn(s, best, &t);
-    best = t.how == TS_TRIED_REFUSED && i < TRIALS - 1 ? find_with(s, what, value, &large) : NULL;
-    if (best != NULL) {
-      t.why[0] = 0;
+  } else {
+    for (int i = 0; i < TRIALS && best != NULL; ++i) {
+      t = (ts_tried){.candidate = best->candidate};
+      best->walked = true;
+      ts_tune_walk(s->job, &t, 1, 1);
+      learn(s, best, &t);
+      best = t.how == TS_TRIED_REFUSED && ts_seconds() < s->end ? find_with(s, what, value, &large, &bytes) : NULL;
     }
   }
   keep(s->said, &t);
 }
 
-/* Each value is to have a row that says why it is not the best one's. */
+/* Each value is to have a row that says why it is not the best one's, as far as there is time. */
 static void try_the_rest(searching *s) {
   for (ts_tuned what = 0; what < TS_TUNED_OVERLAP; ++what) {
-    for (int value = 0; value < s->job->space->n[what]; ++value) {
+    for (int value = 0; value < s->job->space->n[what] && ts_seconds() < s->end; ++value) {
       bool seen = false;
       for (int i = 0; i < s->said->n && !seen; ++i) {
         seen = candidate_has(s->job->space, &s->said->tried[i].candidate, what, value);
@@ -310,20 +336,27 @@ static void count_rest(searching *s) {
   for (int i = 0; i < s->n && !s->said->too_many; ++i) {
     const entry *e = &s->entry[i];
     if (!e->walked) {
-      ++*(s->grid[e->grid].refused ? &s->said->refused : is_too_large(s, e) ? &s->said->large : &s->said->slower);
+      ++*(s->grid[e->grid].refused                               ? &s->said->refused
+          : e->large || large_bytes(s, e) > 0                    ? &s->said->large
+          : s->said->in_time || promise(s, e) >= s->best * SLACK ? &s->said->slower
+                                                                 : &s->said->open);
     }
   }
 }
 
 ts_search ts_tune_search(const ts_tune_job *job, const ts_tune_model *model, double seconds, int processes) {
   ts_search said = {.in_time = true};
-  searching s = {.job = job, .model = model, .ratio = 1, .best = INFINITY, .said = &said};
-  const double start = ts_seconds();
-  add_all_entries(&s, model);
+  searching s = {.job = job, .ratio = 1, .best = INFINITY, .said = &said};
+  const double start = ts_seconds(), for_reasons = 0.2;
+  ts_tune_model remembers = *model;
+  remembers.memo = ts_calloc(TS_TUNE_MEMO, sizeof *remembers.memo);
+  s.model = &remembers;
+  s.end = start + seconds;
+  add_all_entries(&s, &remembers);
   bool more = !said.too_many;
   while (more && said.in_time) {
     more = walk_wave(&s, processes);
-    said.in_time = !more || ts_seconds() - start < seconds;
+    said.in_time = !more || ts_seconds() - start < (1 - for_reasons) * seconds;
   }
   if (!said.too_many) {
     try_the_rest(&s);
@@ -333,6 +366,7 @@ ts_search ts_tune_search(const ts_tune_job *job, const ts_tune_model *model, dou
   sort_tried(&said, job->timing);
   count_rest(&s);
   said.seconds = ts_seconds() - start;
+  ts_free(remembers.memo);
   ts_free(s.entry);
   ts_free(s.grid);
   return said;

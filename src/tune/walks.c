@@ -111,12 +111,12 @@ static void try_one(const ts_tune_job *job, ts_tried *t) {
 
 /* ---- processes ---- */
 
-/* A process that tries one and writes it to a pipe. \return the pipe's end; -1: none could be had. */
+/* A process that tries one and writes it to a pipe. \return the pipe's end; a negative errno: none could be had. */
 static int begin(const ts_tune_job *job, const ts_tried *t, pid_t *child) {
   int ends[2];
   fflush(NULL);
   if (pipe(ends) != 0) {
-    return -1;
+    return -errno;
   }
   *child = fork();
   if (*child == 0) {
@@ -129,10 +129,11 @@ static int begin(const ts_tune_job *job, const ts_tried *t, pid_t *child) {
     ssize_t written = write(ends[1], &mine, sizeof mine);
     _exit(written == (ssize_t) sizeof mine ? 0 : 1);
   }
+  int error = errno;
   close(ends[1]);
   if (*child < 0) {
     close(ends[0]);
-    return -1;
+    return -error;
   }
   return ends[0];
 }
@@ -152,7 +153,7 @@ static bool read_tried(int from, void *to, size_t bytes) {
 
 static void end(int from, pid_t child, ts_tried *t) {
   ts_tried seen;
-  int how = 0;
+  int how = 1 << 8;
   bool whole = from >= 0 && read_tried(from, &seen, sizeof seen);
   if (from >= 0) {
     close(from);
@@ -164,7 +165,7 @@ static void end(int from, pid_t child, ts_tried *t) {
   }
   t->how = TS_TRIED_FAILED;
   if (from < 0) {
-    snprintf(t->why, sizeof t->why, "no process could be started for it: %s", strerror(errno));
+    snprintf(t->why, sizeof t->why, "no process could be started for it: %s", strerror(-from));
   } else if (WIFSIGNALED(how)) {
     snprintf(t->why, sizeof t->why, "planning it ended by signal %d (%s)", WTERMSIG(how), strsignal(WTERMSIG(how)));
   } else {

@@ -12,15 +12,15 @@
 /** What became of a candidate. */
 typedef enum ts_tried_how {
   TS_TRIED_FITS,    /**< It has a time. */
-  TS_TRIED_REFUSED, /**< The deck or the grid does not allow it: .why. */
   TS_TRIED_LARGE,   /**< It needs more memory than there is: .bytes. */
+  TS_TRIED_REFUSED, /**< The deck or the grid does not allow it: .why. */
   TS_TRIED_FAILED,  /**< Making its programs ended with an error: .why. */
 } ts_tried_how;
 
 typedef struct ts_tried {
   ts_candidate candidate;
   ts_tried_how how;
-  int64_t bytes; /**< Of a rank's memory, of the stage that needs most; of LARGE of the first that does not fit. */
+  int64_t bytes; /**< Of a rank's memory, of the stage that needs most; of LARGE at least so many. */
   /** Seconds of a step at the ends of the timing; of the stage that computes longest what it computes, what is exposed
    * of messages, what it waits for other stages and for copies. */
   double step[TS_N_ENDS], computing, exposed, neighbours, waited;
@@ -45,8 +45,8 @@ typedef struct ts_tune_job {
  * \return TS_BAD_INPUT with what it contradicts. Not collective. */
 ts_status ts_tune_read(const ts_tune_job *job, const ts_candidate *c, ts_deck **deck, ts_mesh *mesh, ts_error *err);
 
-/** Try \a n candidates, as many at a time as there are processors, or \a most; what was seen of each is in \a tried,
- * whose candidates are set. Not collective. */
+/** Try \a n candidates, \a most at a time; what was seen of each is in \a tried, whose candidates are set. Not
+ * collective. */
 void ts_tune_walk(const ts_tune_job *job, ts_tried *tried, int n, int most);
 
 /** Sorts by: the mean of the ends of the range, geometric; INFINITY for what has no time. Not collective. */
