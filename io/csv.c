@@ -143,7 +143,7 @@ int ts_csv_column(const ts_csv *csv, const char *name) {
   return -1;
 }
 
-static int by_value(const void *a, const void *b) {
+static int by_column_value(const void *a, const void *b) {
   double x = *(const double *) a, y = *(const double *) b;
   return (x > y) - (x < y);
 }
@@ -162,7 +162,7 @@ double ts_csv_median(const ts_csv *csv, const char *name, int64_t first) {
       x[n++] = here;
     }
   }
-  qsort(x, (size_t) n, sizeof *x, by_value);
+  qsort(x, (size_t) n, sizeof *x, by_column_value);
   double median = n == 0 ? NAN : n % 2 == 1 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
   ts_free(x);
   return median;

@@ -151,7 +151,7 @@ static void expect_best(tuning *t, int64_t memory, double best, int n, const cha
     large += r->how == TS_TRIED_LARGE;
     within = within && (r->how != TS_TRIED_FITS || memory == 0 || r->bytes <= memory) &&
              (r->how != TS_TRIED_LARGE || r->bytes > memory);
-    explained = explained && (r->how == TS_TRIED_FITS || r->how == TS_TRIED_LARGE || r->why[0] != 0);
+    explained = explained && r->how != TS_TRIED_FAILED && (r->how != TS_TRIED_REFUSED || r->why[0] != 0);
   }
   for (int setting = 0; setting < TS_TUNED_OVERLAP; ++setting) {
     for (int value = 0; value < t->space.n[setting]; ++value) {

@@ -228,7 +228,7 @@ typedef struct tuning {
 } tuning;
 
 /* The batch that is searched for, and whether the deck's own micro-batch has to be known. */
-static ts_status find_batch(tuning *t, ts_error *err) {
+static ts_status find_searched_batch(tuning *t, ts_error *err) {
   ts_deck *deck = t->deck;
   ts_mesh mesh;
   if (deck->elasticity.enabled) {
@@ -269,7 +269,7 @@ static ts_status read_deck_as_it_is(tuning *t, ts_error *err) {
     t->deck->tensor_parallel.autotp_size = t->deck->autotuning.mp_size;
   }
   take_autotuning(t->deck, &t->wish);
-  status = find_batch(t, err);
+  status = find_searched_batch(t, err);
   return status == TS_OK ? try_outputs(t, err) : status;
 }
 

@@ -41,7 +41,7 @@ static shape grid_of(const ts_tune_space *s, const ts_candidate *c) {
 }
 
 /* As ts_measured_seconds, which looks at all samples; the same work comes again and again. */
-static double seconds_of(const ts_tune_model *m, const ts_measured *by, const ts_work *work) {
+static double remembered_seconds(const ts_tune_model *m, const ts_measured *by, const ts_work *work) {
   uint64_t place = ts_hash_name(work->kind);
   for (int i = 0; i < TS_WORK_EXTENTS; ++i) {
     place = ts_mix(place, (uint64_t) work->extent[i]);
@@ -62,7 +62,7 @@ static double message(const ts_tune_model *m, const ts_timing *t, ts_op op, ts_d
                       double bytes) {
   const double together = fmin(fmax(floor(t->node / apart), 1), ranks);
   const ts_work work = ts_message_work(op, wire, (int) ranks, (int) together, bytes * (ranks - 1) / ranks);
-  return ranks > 1 ? seconds_of(m, t->by[0], &work) : 0;
+  return ranks > 1 ? remembered_seconds(m, t->by[0], &work) : 0;
 }
 
 /* Of gradients and parameters among those that have the same part of the model; ranks along tp are next to each other.
@@ -95,7 +95,7 @@ static double rate_of_products(const shape *x, const ts_tune_model *m, const ts_
   snprintf(work.kind, sizeof work.kind, "%s.nt %s>%s", ts_op_get(TS_OP_MATMUL)->name, type, type);
   work.flops = 2 * work.extent[0] * work.extent[1] * work.extent[2];
   work.bytes = m->bytes * (work.extent[0] * (work.extent[1] + work.extent[2]) + work.extent[1] * work.extent[2]);
-  return work.flops / seconds_of(m, by, &work);
+  return work.flops / remembered_seconds(m, by, &work);
 }
 
 enum { NODES = 50 }; /* of a block, forward and backward, about */
