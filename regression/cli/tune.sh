@@ -107,6 +107,9 @@ test_wrong() {
   ok "a batch that does not divide, where the micro-batch is kept" said 2 'train_batch_size'
   tune --set train_micro_batch_size_per_gpu=4 --set gradient_accumulation_steps=1
   ok "and is searched where it is not" clean
+  tune --set autotuning.enabled=true --set autotuning.min_train_micro_batch_size_per_gpu=100
+  ok "no micro-batch that is large enough" said 2 'samples a step are no multiple of what is left open'
+  ok "each value says so" sh -c "grep -q '^  stage 3: refused: no size of micro-batches' '$scratch/out' && ! grep -q ' inf ' '$scratch/out'"
   tune -o nowhere/best.cfg
   ok "a directory that is not there" said 2 'nowhere/best.cfg'
 }

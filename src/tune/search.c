@@ -259,7 +259,10 @@ static void explain_absence(const ts_tune_space *space, ts_tuned what, int value
   }
   const double together = micro * replicas;
   t->how = TS_TRIED_REFUSED;
-  if (replicas > 0 && fmod((double) space->batch, together) != 0) {
+  if (isinf(micro)) {
+    snprintf(t->why, sizeof t->why, "no size of micro-batches that divides a batch of %lld is left open",
+             (long long) space->batch);
+  } else if (replicas > 0 && fmod((double) space->batch, together) != 0) {
     snprintf(t->why, sizeof t->why,
              "micro-batches of %.0f x %d data-parallel ranks = %.0f at least do not divide a batch of %lld", micro,
              replicas, together, (long long) space->batch);
