@@ -26,7 +26,7 @@ static const struct {
 
 static void build_step_control(run_case *c, int variant, ts_dtype dtype) {
   (void) dtype;
-  enum { ROWS = 3, COLUMNS = 7 };
+  enum { ROWS = 3, COLUMNS = TS_RECORD_SQUARES + 2 };
   c->in[c->n_in++] = run_new(TS_F64, TS_SHAPE(ROWS, COLUMNS));
   for (int r = 0; r < ROWS; ++r) {
     const double row[COLUMNS] = {steps[variant].loss * (1 + r),
@@ -34,6 +34,7 @@ static void build_step_control(run_case *c, int variant, ts_dtype dtype) {
                                  0.25 * r,
                                  r == 1 ? steps[variant].flag : 0,
                                  r == 2 ? 2 * steps[variant].flag : 0,
+                                 r == 0 ? 3 * steps[variant].flag : 0,
                                  0.1 * (r + 1),
                                  steps[variant].square};
     for (int j = 0; j < COLUMNS; ++j) {
@@ -55,15 +56,16 @@ static void build_step_control(run_case *c, int variant, ts_dtype dtype) {
 
 static void step_control(run_case *c) {
   int64_t columns = ops_columns(c, 0);
-  double loss = 0, valid = 0, balance = 0, flag[2] = {0, 0}, squares = 0;
+  double loss = 0, valid = 0, balance = 0, flag[TS_N_FLAGS] = {0}, squares = 0;
   for (int64_t r = 0; r < ops_rows(c, 0); ++r) {
     const double *row = ops_in(c, 0) + r * columns;
     loss += row[0];
     valid += row[1];
     balance += row[2];
-    flag[0] = fmax(flag[0], row[3]);
-    flag[1] = fmax(flag[1], row[4]);
-    for (int64_t j = 5; j < columns; ++j) {
+    for (int i = 0; i < TS_N_FLAGS; ++i) {
+      flag[i] = fmax(flag[i], row[TS_RECORD_FLAGS + i]);
+    }
+    for (int64_t j = TS_RECORD_SQUARES; j < columns; ++j) {
       squares += row[j];
     }
   }
@@ -72,7 +74,7 @@ static void step_control(run_case *c) {
   double factor = ops_in(c, 1)[0] / valid / scale, norm = factor * sqrt(squares);
   bool bad = valid > 0 && (!isfinite(loss) || !isfinite(norm)),
        skip = valid == 0 || (bad && !c->attr.control.keep_nonfinite);
-  memcpy(ops_out(c, 0), (double[]){loss, valid, balance, (float) norm, flag[0], flag[1], skip, bad, scale, scale, 0},
+  memcpy(ops_out(c, 0), (double[]){loss, valid, balance, (float) norm, flag[0], flag[1], flag[2], skip, bad, scale, scale, 0},
          TS_SUMMARY_SIZE * sizeof(double));
   ops_out(c, 1)[0] = limit > 0 && limit / (norm + 1e-6) < 1 ? factor * limit / (norm + 1e-6) : factor;
   ops_out(c, 2)[0] = skip;

@@ -216,7 +216,6 @@ ts_step_result ts_engine_end_step(ts_engine *e) {
                            .balance = ts_shown(summary[TS_SUMMARY_BALANCE] / summary[TS_SUMMARY_VALID]),
                            .valid_tokens = summary[TS_SUMMARY_VALID],
                            .grad_norm = ts_shown(summary[TS_SUMMARY_NORM]),
-                           .flag = {summary[TS_SUMMARY_FLAGS], summary[TS_SUMMARY_FLAGS + 1]},
                            .skipped = summary[TS_SUMMARY_SKIP] != 0,
                            .overflow = summary[TS_SUMMARY_OVERFLOW] != 0,
                            .stuck = summary[TS_SUMMARY_STUCK] != 0,
@@ -230,7 +229,9 @@ ts_step_result ts_engine_end_step(ts_engine *e) {
                            .forward_seconds = times.phase[TS_RUN_FORWARD],
                            .backward_seconds = times.phase[TS_RUN_BACKWARD],
                            .update_seconds = times.phase[TS_RUN_UPDATE],
+                           .busy_seconds = ts_executor_busy(&times),
                            .bubble = e->mesh.size[TS_AXIS_PP] > 1 ? find_bubble(e, &times) : 0};
+  memcpy(result.flag, summary + TS_SUMMARY_FLAGS, sizeof result.flag);
   if (result.skipped) {
     ts_executor_drop_updates(e->executor);
   }

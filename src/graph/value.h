@@ -29,6 +29,6 @@ typedef enum ts_activation {
   TS_N_ACTIVATIONS
 } ts_activation;
 
-#define TS_N_FLAGS 2 /**< Numbers of the host that travel with a step's record. */
+#define TS_N_FLAGS 3 /**< Numbers of the host that travel with a step's record. */
 
 #endif

@@ -39,6 +39,7 @@ void ts_plan_destroy(ts_plan **plan) {
     ts_free((*plan)->workspace);
     ts_free((*plan)->workspace_bytes);
     ts_free((*plan)->unit);
+    ts_free((*plan)->moment);
     ts_free(*plan);
     *plan = NULL;
   }
@@ -481,31 +482,52 @@ static int64_t place_best(interval *item, int n) {
 
 /* ---- results ---- */
 
+/* What is live at each time up to the end of the step, which is one of them; and how much of it is buffers. The
+ * caller's. */
+static ts_moment *find_moments(const planner *p, const item_list *list) {
+  const int n = end_of_step(p) + 1;
+  ts_moment *at = ts_calloc((size_t) n + 1, sizeof *at);
+  for (int i = 0; i < list->n; ++i) {
+    const interval *item = &list->item[i];
+    const int64_t buffer = item->buffer ? item->bytes : 0;
+    at[item->first].bytes += item->bytes;
+    at[item->first].buffers += buffer;
+    at[item->last + 1].bytes -= item->bytes;
+    at[item->last + 1].buffers -= buffer;
+  }
+  for (int i = 0; i < n; ++i) {
+    at[i].node = TS_NONE;
+    at[i + 1].bytes += at[i].bytes;
+    at[i + 1].buffers += at[i].buffers;
+  }
+  return at;
+}
+
 /* \return the most bytes that are live at an instruction.
  * \param [out] buffers_at_peak  How much of it is buffers. */
 static int64_t find_peak(const planner *p, const item_list *list, int64_t *buffers_at_peak) {
-  int n = end_of_step(p) + 2;
-  int64_t *delta = ts_calloc((size_t) n + 1, sizeof *delta), *buffer = ts_calloc((size_t) n + 1, sizeof *buffer);
-  for (int i = 0; i < list->n; ++i) {
-    const interval *item = &list->item[i];
-    delta[item->first] += item->bytes;
-    delta[item->last + 1] -= item->bytes;
-    buffer[item->first] += item->buffer ? item->bytes : 0;
-    buffer[item->last + 1] -= item->buffer ? item->bytes : 0;
+  ts_moment *at = find_moments(p, list), peak = {0};
+  for (int i = 0; i <= end_of_step(p); ++i) {
+    peak = at[i].bytes > peak.bytes ? at[i] : peak;
   }
-  int64_t peak = 0;
-  *buffers_at_peak = 0;
-  for (int64_t i = 0, live = 0, live_buffer = 0; i < n; ++i) {
-    live += delta[i];
-    live_buffer += buffer[i];
-    if (live > peak) {
-      peak = live;
-      *buffers_at_peak = live_buffer;
+  ts_free(at);
+  *buffers_at_peak = peak.buffers;
+  return peak.bytes;
+}
+
+/* Of WORK, at the instructions of a micro-batch, in their order, and at the end. */
+static void note_moments(const planner *p) {
+  ts_plan *plan = p->plan;
+  ts_moment *at = find_moments(p, &p->list[TS_ARENA_WORK]);
+  for (int i = 0; i < p->schedule->n; ++i) {
+    at[when(p, i)].node = p->schedule->instruction[i].node;
+  }
+  for (int i = 0; i <= end_of_step(p); ++i) {
+    if (at[i].node != TS_NONE || i == end_of_step(p)) {
+      at[plan->n_moments++] = at[i];
     }
   }
-  ts_free(delta);
-  ts_free(buffer);
-  return peak;
+  plan->moment = at;
 }
 
 static ts_unit_bytes *bytes_of_unit(const planner *p, int unit) {
@@ -632,6 +654,19 @@ static void find_live(planner *p) {
   }
 }
 
+void ts_plan_in_use(const ts_plan *plan, int moment, int64_t bytes[TS_N_PURPOSES], int64_t *gaps) {
+  ts_moment peak = {0};
+  for (int i = 0; i < plan->n_moments; ++i) {
+    peak = plan->moment[i].bytes > peak.bytes ? plan->moment[i] : peak;
+  }
+  const ts_moment *now = &plan->moment[moment];
+  const int64_t work = plan->arena_bytes[TS_ARENA_WORK];
+  memcpy(bytes, plan->bytes, sizeof plan->bytes);
+  bytes[TS_PURPOSE_BUFFER] += now->buffers - peak.buffers;
+  bytes[TS_PURPOSE_ACTIVATION] += now->bytes - now->buffers - (work - peak.buffers);
+  *gaps = work - peak.bytes;
+}
+
 static void place_state(planner *p) {
   for (ts_tid t = 0; t < p->graph->n_tensors; ++t) {
     const ts_tensor *tensor = &p->graph->tensor[t];
@@ -721,6 +756,7 @@ void ts_pass_memory(ts_graph **graph, ts_pass_context *context) {
   record_addresses(&p);
   make_places(&p);
   find_live(&p);
+  note_moments(&p);
   find_kept(&p);
   find_units(&p);
   plan->bytes[TS_PURPOSE_BUFFER] += plan->arena_bytes[TS_ARENA_INPUT];

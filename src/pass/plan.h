@@ -104,6 +104,12 @@ typedef struct ts_unit_bytes {
   int64_t work, beside;
 } ts_unit_bytes;
 
+/** What lives in WORK while an instruction runs. */
+typedef struct ts_moment {
+  ts_nid node;            /**< TS_NONE: the end of the step. */
+  int64_t bytes, buffers; /**< And how many of them are what TS_PURPOSE_BUFFER says. */
+} ts_moment;
+
 typedef struct ts_plan {
   ts_address *address;              /**< Owned; per tensor. */
   ts_address *workspace;            /**< Owned; per node. */
@@ -122,7 +128,16 @@ typedef struct ts_plan {
   /** Of the host's memory, outside the arenas: leaves of role INPUT of all micro-batches of a step; 2^60 at most. */
   int64_t feed_bytes;
   int64_t peak_bytes; /**< Of the backend's memory: all arenas + reserve, on the host + checkpoint + feed. */
+  int n_moments;
+  ts_moment *moment; /**< Owned; of a micro-batch, in order; the last one is the end of the step. */
 } ts_plan;
+
+/** What of peak_bytes is in use at a moment, by purpose, bytes; activations of other micro-batches that are alive, as
+ * many as there can be, count.  Gaps that no placement fills are left: the largest sum over moments and \a gaps are
+ * peak_bytes.
+ * \param [in]  moment  Of ts_plan.moment.
+ * \param [out] gaps    The same at all of them. Not collective. */
+void ts_plan_in_use(const ts_plan *plan, int moment, int64_t bytes[TS_N_PURPOSES], int64_t *gaps);
 
 /** Where an arena begins in a rank's file, in which they lie one behind the other, bytes; of PINNED what all of them
  * have. Not collective. */

@@ -9,6 +9,7 @@
 
 #include <math.h>
 #include <string.h>
+#include <time.h>
 
 /* ---- data ---- */
 
@@ -75,7 +76,27 @@ static ts_status begin_timeline(ts_training *r, ts_error *err) {
   return status;
 }
 
-static void write_metrics(ts_training *r, const ts_step_result *result, double seconds, double data_seconds) {
+/* A rank's busy time and its number as one number, of which the largest is agreed; what a step took is known behind it,
+ * so it is told with the next one. */
+#define RANKS 1048576.0
+#define TICK 1e-6 /* seconds; 2^33 of them at most, so that the whole is exact */
+
+static double busy_mark(double seconds, int64_t rank) {
+  return floor(fmin(fmax(seconds, 0) / TICK, 8e9)) * RANKS + fmod((double) rank, RANKS);
+}
+
+static double slowest_seconds(double mark) {
+  return floor(mark / RANKS) * TICK;
+}
+
+static int64_t slowest_rank(double mark) {
+  return (int64_t) fmod(mark, RANKS);
+}
+
+static void write_metrics(ts_training *r, const ts_step_result *result, double seconds, double data_seconds,
+                          bool observed) {
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
   double tokens = (double) (r->deck->train_batch_size * r->length);
   ts_save_times saves = ts_saver_take_times(r->saver);
   ts_metrics_row row = {.step = r->at.step,
@@ -95,7 +116,14 @@ static void write_metrics(ts_training *r, const ts_step_result *result, double s
                         .loss_scale = result->loss_scale,
                         .save_seconds = saves.save,
                         .stall_seconds = saves.stall,
-                        .bubble = result->bubble};
+                        .bubble = result->bubble,
+                        .forward_seconds = result->forward_seconds,
+                        .backward_seconds = result->backward_seconds,
+                        .update_seconds = result->update_seconds,
+                        .slowest_rank = slowest_rank(result->flag[TS_FLAG_BUSY]),
+                        .slowest_seconds = slowest_seconds(result->flag[TS_FLAG_BUSY]),
+                        .observed = observed,
+                        .time = (double) now.tv_sec + 1e-9 * (double) now.tv_nsec};
   ts_metrics_step(r->metrics, &row);
 }
 
@@ -193,8 +221,9 @@ static void write_digests(ts_training *r) {
 /* What is agreed goes along with the record: what ranks ask for, whose checkpoint is still being written. */
 static void ask(void *user, double flags[TS_N_FLAGS]) {
   ts_training *r = user;
-  flags[0] = ts_training_request(r);
-  flags[1] = ts_saver_is_working(r->saver);
+  flags[TS_FLAG_REQUEST] = ts_training_request(r);
+  flags[TS_FLAG_SAVING] = ts_saver_is_working(r->saver);
+  flags[TS_FLAG_BUSY] = busy_mark(r->busy, r->rank);
 }
 
 static void count_step(ts_training *r, const ts_step_result *result) {
@@ -207,7 +236,8 @@ static void count_step(ts_training *r, const ts_step_result *result) {
   r->searching = result->searching;
   r->stuck = result->stuck ? result->loss_scale : 0;
   r->at.skipped += result->skipped;
-  r->request = (int) result->flag[0];
+  r->busy = result->busy_seconds;
+  r->request = (int) result->flag[TS_FLAG_REQUEST];
   r->stopping = r->request == TS_REQUEST_STOP;
 }
 
@@ -237,12 +267,12 @@ static ts_status train_step(ts_training *r, ts_error *err) {
   }
   report_nonfinite(r);
   tell_time(r, seconds);
-  ts_saver_advance(r->saver, result.flag[1] > 0);
+  ts_saver_advance(r->saver, result.flag[TS_FLAG_SAVING] > 0);
   if (ts_training_is_time_to_save(r)) {
     ts_training_save(r);
   }
   if (r->rank == 0) { /* before the checkpoint is published: one of step N finds the rows up to N */
-    write_metrics(r, &result, seconds, data_seconds);
+    write_metrics(r, &result, seconds, data_seconds, timed);
     report_step(r, &result, seconds);
     report_experts(r);
     report_balance(r);

@@ -8,6 +8,7 @@
 #include "io/companions.h"
 #include "io/csv.h"
 #include "io/publication.h"
+#include "train/job_files.h"
 
 #include <errno.h>
 #include <string.h>
@@ -184,8 +185,9 @@ static void describe_data(const ts_data *data) {
   ts_text_free(&text);
 }
 
-/* Programs differ where ranks share a model unevenly: that of the rank that needs most.  Collective over the world. */
-static void describe_size(const ts_training *r) {
+/* Programs differ where ranks share a model unevenly: that of the rank that needs most.  Collective over the world.
+ * \return that rank, and what it needs. */
+static int describe_size(const ts_training *r, int64_t *planned) {
   const ts_plan *plan = ts_engine_program(r->engine)->plan;
   const int64_t mine[] = {plan->peak_bytes, plan->arena_bytes[TS_ARENA_STATE]};
   int64_t(*all)[2] = ts_world_gather(r->world, mine, sizeof mine);
@@ -204,8 +206,10 @@ static void describe_size(const ts_training *r) {
   if (together > 1) {
     ts_log(TS_LOG_INFO, "%lld micro-batches at a time go through the model unit by unit", (long long) together);
   }
+  *planned = all[most][0];
   ts_free(whose);
   ts_free(all);
+  return most;
 }
 
 static void describe_offload(const ts_training *r) {
@@ -230,7 +234,9 @@ static void describe_run(const ts_training *r) {
          (long long) r->ranks, r->ranks > 1 ? "s" : "", p->target.threads, p->target.threads > 1 ? "s" : "",
          (long long) r->deck->zero_optimization.stage, p->target.backend->describe());
   ts_text_free(&types);
-  describe_size(r);
+  int64_t planned;
+  int most = describe_size(r, &planned);
+  ts_job_files_write(r, most, planned);
   describe_offload(r);
   describe_data(r->data);
 }

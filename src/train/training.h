@@ -16,6 +16,10 @@
 #include "train/train.h"
 #include "train/watchdog.h"
 
+/* What goes along with a step's record: of each the largest of all ranks' is known. */
+enum { TS_FLAG_REQUEST, TS_FLAG_SAVING, TS_FLAG_BUSY };
+_Static_assert(TS_FLAG_BUSY < TS_N_FLAGS, "the record has room for the flags");
+
 typedef struct ts_training {
   ts_world *world;
   ts_deck *deck; /* its batch is resolved once it is known where the run begins */
@@ -45,6 +49,7 @@ typedef struct ts_training {
   int64_t timeline_step;
   int lock;    /* rank 0: the run is this job's */
   int request; /* agreed after each step: a ts_retry_answer, or TS_REQUEST_STOP */
+  double busy; /* seconds of the last step that this rank did not wait */
   bool stopping;
   bool unsaved; /* the last save before the end has failed */
   ts_loss_scaler scaler;
