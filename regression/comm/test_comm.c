@@ -757,6 +757,25 @@ static void fail(ts_world *world, const char *how) {
   all->ops->barrier(all);
 }
 
+/* Clocks that are hours apart on one machine: what is known of the difference is within the bound that is given. */
+static double ahead;
+
+static double wrong_clock(void) {
+  return ts_seconds() + ahead;
+}
+
+static void test_clocks(ts_world *world) {
+  int rank = ts_world_rank(world);
+  ts_clock_offset same = ts_world_clock_offset(world, ts_seconds);
+  tap_ok_all(MPI_COMM_WORLD, fabs(same.offset) <= same.bound && same.bound < 1 && (rank > 0 || same.bound == 0),
+             "clocks: one clock differs from itself by no more than the bound");
+  ahead = rank == 0 ? 77777 : 3600.25 * (rank % 2 == 0 ? rank : -rank);
+  ts_clock_offset far = ts_world_clock_offset(world, wrong_clock);
+  double truth = rank == 0 ? 0 : ahead - 77777;
+  tap_ok_all(MPI_COMM_WORLD, fabs(far.offset - truth) <= far.bound + 1e-9 && far.bound < 1,
+             "clocks: hours ahead and behind are found, to half a round trip");
+}
+
 int main(int argc, char **argv) {
   ts_world *world = ts_world_create(&argc, &argv);
   if (argc > 1 && strcmp(argv[1], "nodes") == 0) {
@@ -778,6 +797,7 @@ int main(int argc, char **argv) {
   test_all_reduce(all);
   test_broadcast(all);
   test_share_text(world);
+  test_clocks(world);
   test_exchange(all);
   test_rows(all);
   test_long_exchange(all);

@@ -499,9 +499,10 @@ static void test_timeline(void) {
   char *path = path_of("trace.json");
   ts_error err = {0};
   ts_timeline *timeline;
-  tap_ok(ts_timeline_open(path, 3, 1, &timeline, &err) == TS_OK, "timeline");
+  const ts_timeline_clock clock = {.step = 3, .ranks = 8, .offset = -2, .bound = 1.5e-6};
+  tap_ok(ts_timeline_open(path, 3, 1, &clock, &timeline, &err) == TS_OK, "timeline");
   ts_timeline_event(timeline, "h.0 \"x\"\\\n", "matmul", TS_TIMELINE_COMPUTATION, 0.5, 0.25);
-  ts_timeline_event(timeline, "gather", "all_gather", TS_TIMELINE_COMMUNICATION, 100000.123456, 1e-6);
+  ts_timeline_message(timeline, "gather", "all_gather", 100000.123456, 1e-6, 5e9, 4);
   ts_timeline_close(&timeline);
   ts_timeline_close(&timeline);
   char *text = read_text(tap_directory(), "trace.json");
@@ -516,8 +517,18 @@ static void test_timeline(void) {
              json_number_value(field(events, 6, "dur")) == 1 &&
              strcmp(json_string_value(field(events, 6, "cat")), "all_gather") == 0,
          "timeline: a microsecond after a day");
+  const json_t *args = field(events, 6, "args"), *other = json_object_get(root, "otherData");
+  tap_ok(json_integer_value(field(events, 6, "tid")) == TS_TIMELINE_COMMUNICATION &&
+             json_integer_value(json_object_get(args, "bytes")) == 5000000000 &&
+             json_integer_value(json_object_get(args, "ranks")) == 4 && field(events, 5, "args") == NULL,
+         "timeline: a message has its bytes and ranks");
+  tap_ok(json_integer_value(json_object_get(other, "step")) == 3 &&
+             json_integer_value(json_object_get(other, "ranks")) == 8 &&
+             json_number_value(json_object_get(other, "clock_offset_us")) == -2e6 &&
+             json_number_value(json_object_get(other, "clock_bound_us")) == 1.5,
+         "timeline: the step, and how far its clock was off");
   json_decref(root);
-  tap_ok(ts_timeline_open("/nonexistent/trace", 0, -1, &timeline, &err) == TS_BAD_INPUT && timeline == NULL &&
+  tap_ok(ts_timeline_open("/nonexistent/trace", 0, -1, NULL, &timeline, &err) == TS_BAD_INPUT && timeline == NULL &&
              strstr(err.text, "/nonexistent/trace: cannot be written") != NULL,
          "timeline: a directory that is not there");
   ts_error_clear(&err);

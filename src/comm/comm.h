@@ -283,6 +283,17 @@ void *ts_world_gather(ts_world *world, const void *mine, size_t bytes);
  * \param [in] mine  Read on \a root alone. */
 char *ts_world_share_text(ts_world *world, const char *mine, int root);
 
+/** By how much this rank's clock is ahead of rank 0's. */
+typedef struct ts_clock_offset {
+  double offset; /**< Seconds: clock () here less this is clock () there; 0 on rank 0. */
+  double bound;  /**< The truth is at most so far away: half of the shortest round trip. */
+} ts_clock_offset;
+
+/** Measure it, by a dozen round trips of each rank, one rank after another (microseconds a rank on a node, tens of them
+ * between nodes).  Clocks that drift are so far apart at this moment; nothing is known of later.
+ * \param [in] clock  Reads a clock in seconds, such as ts_seconds. Collective over all processes. */
+ts_clock_offset ts_world_clock_offset(ts_world *world, double (*clock)(void));
+
 /** At the entry of each reduce_scatter, all_gather, all_reduce and exchange compare the call with the neighbours'; a
  * difference ends the job with both ranks and calls named.  Blocks are told by the sizes of messages.  On by default
  * where assertions are.  The same on all ranks; set it while no collective runs. Not collective. */

@@ -242,7 +242,7 @@ ts_status ts_plan_write_timeline(const ts_program_options *options, const ts_tim
   for (int i = 0; i < s.n && status == TS_OK; ++i) {
     int rank = s.program[i]->mesh.rank;
     char *file = i == 0 ? ts_strdup(path) : ts_format("%s.rank%d", path, rank);
-    status = ts_timeline_open(file, rank, s.n > 1 ? i : -1, &lines[i], err);
+    status = ts_timeline_open(file, rank, s.n > 1 ? i : -1, NULL, &lines[i], err);
     ts_free(file);
   }
   if (status == TS_OK) {

@@ -534,9 +534,38 @@ double ts_program_message_bytes(const ts_program *program, const ts_node *node) 
     double group = node->attr.comm.group;
     return (group - 1) / group * (double) ts_shape_count(own) * (double) ts_dtype_size(g->tensor[node->in[0]].dtype);
   }
-  double times = node->op == TS_OP_ALL_REDUCE ? 2 : 1, ranks = node->attr.comm.group;
-  return times * (ranks - 1) / ranks * (double) message_elements(g, node) *
+  return ts_bus_factor(node->op, node->attr.comm.group) * (double) message_elements(g, node) *
          (double) ts_dtype_size(node->attr.comm.wire);
+}
+
+double ts_bus_factor(ts_op op, int ranks) {
+  double times = op == TS_OP_ALL_REDUCE ? 2 : 1, n = ranks;
+  return op == TS_OP_SEND || op == TS_OP_RECEIVE ? 1 : times * (n - 1) / n;
+}
+
+int ts_node_ranks(const ts_node *node) {
+  return ts_node_is_message(node) ? 2 : node->attr.comm.group;
+}
+
+static double bytes_of_tensors(const ts_graph *g, const ts_tid *tensor, int n) {
+  double bytes = 0;
+  for (int i = 0; i < n; ++i) {
+    bytes += (double) ts_tensor_bytes(g, tensor[i]);
+  }
+  return bytes;
+}
+
+double ts_program_whole_bytes(const ts_program *program, const ts_node *node) {
+  const ts_graph *g = program->graph;
+  if (ts_node_is_message(node)) {
+    return node->op == TS_OP_SEND ? bytes_of_tensors(g, node->in, node->n_in)
+                                  : bytes_of_tensors(g, node->out, node->n_out);
+  }
+  if (node->op == TS_OP_ALL_TO_ALL || node->op == TS_OP_EXCHANGE_ROWS) {
+    double share = ts_bus_factor(node->op, node->attr.comm.group);
+    return share > 0 ? ts_program_message_bytes(program, node) / share : 0;
+  }
+  return (double) message_elements(g, node) * (double) ts_dtype_size(node->attr.comm.wire);
 }
 
 /* Do the groups over \a axes hold several ranks along \a axis? */

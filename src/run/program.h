@@ -104,6 +104,18 @@ ts_sent ts_program_sent(const ts_program *program, ts_axis axis);
 /** What a collective of the program sends from this rank, bytes; with experts that are chosen alike. Not collective. */
 double ts_program_message_bytes(const ts_program *program, const ts_node *node);
 
+/** Bytes of the tensors that a collective or message is about, whole, as they travel: of a gather or reduction over all
+ * ranks of its group, of an exchange what a rank hands out, its own share included (of experts that are chosen alike).
+ * With ts_bus_factor it is what nccl-tests calls the size. Not collective. */
+double ts_program_whole_bytes(const ts_program *program, const ts_node *node);
+
+/** What a rank of \a ranks sends of each byte of these: 2 (n - 1) / n of an all_reduce, (n - 1) / n of the others, 1 of
+ * a message to another rank (nccl-tests, doc/PERFORMANCE.md). Not collective. */
+double ts_bus_factor(ts_op op, int ranks);
+
+/** Ranks that take part: of a message 2. Not collective. */
+int ts_node_ranks(const ts_node *node);
+
 /** May several micro-batches go through the model unit by unit (run.accumulation_order)?  In training, of a model that
  * is one piece, whose runs come in their order. Not collective. */
 bool ts_program_may_go_by_unit(const ts_program_options *options);

@@ -48,34 +48,6 @@ static ts_status validate(ts_training *r, ts_error *err) {
 
 /* ---- what is told of a step ---- */
 
-static void note_event(void *user, const ts_node *node, bool collective, double start, double seconds) {
-  ts_training *r = user;
-  if (r->timeline != NULL) {
-    ts_timeline_event(r->timeline, node->name, ts_op_get(node->op)->name, collective ? 1 : 0, start - r->timeline_start,
-                      seconds);
-  }
-}
-
-static void note_instance(void *user, const char *instance, double start, double seconds) {
-  ts_training *r = user;
-  const char *what = strchr(instance, ':'); /* behind the stage */
-  if (r->timeline != NULL && what != NULL) {
-    ts_timeline_event(r->timeline, what + 1, "instance", TS_TIMELINE_INSTANCES, start - r->timeline_start, seconds);
-  }
-}
-
-static ts_status begin_timeline(ts_training *r, ts_error *err) {
-  const char *path = r->deck->profile.timeline;
-  char *mine = r->rank == 0 ? ts_strdup(path) : ts_format("%s.rank%lld", path, (long long) r->rank);
-  int stage = r->mesh.size[TS_AXIS_PP] > 1 ? r->mesh.coord[TS_AXIS_PP] : -1;
-  ts_status status = ts_timeline_open(mine, (int) r->rank, stage, &r->timeline, err);
-  ts_free(mine);
-  r->timeline_start = ts_seconds();
-  ts_executor_set_observer(ts_engine_executor(r->engine), note_event, r);
-  ts_engine_observe_instances(r->engine, note_instance, r);
-  return status;
-}
-
 /* A rank's busy time and its number as one number, of which the largest is agreed; what a step took is known behind it,
  * so it is told with the next one. */
 #define RANKS 1048576.0
@@ -248,8 +220,7 @@ static void tell_time(ts_training *r, double seconds) {
 }
 
 static ts_status train_step(ts_training *r, ts_error *err) {
-  bool timed = r->deck->profile.timeline[0] != 0 && r->at.step == r->timeline_step;
-  ts_status status = timed ? ts_world_agree(r->world, begin_timeline(r, err), err) : TS_OK;
+  ts_status status = ts_observed_begin(r->observed, r->at.step, err);
   double start = ts_seconds();
   ts_heartbeat_step(ts_world_heartbeat(r->world), r->at.step + 1);
   status = status == TS_OK ? ts_world_agree(r->world, read_batch(r, err), err) : status;
@@ -260,11 +231,7 @@ static ts_status train_step(ts_training *r, ts_error *err) {
   ts_step_result result = ts_engine_train_step(r->engine, &(ts_step_input){r->batch, ask, r});
   count_step(r, &result);
   double seconds = ts_seconds() - start;
-  if (timed) {
-    ts_executor_set_observer(ts_engine_executor(r->engine), NULL, NULL);
-    ts_engine_observe_instances(r->engine, NULL, NULL);
-    ts_timeline_close(&r->timeline);
-  }
+  ts_observed_end(r->observed);
   report_nonfinite(r);
   tell_time(r, seconds);
   ts_saver_advance(r->saver, result.flag[TS_FLAG_SAVING] > 0);
@@ -272,7 +239,7 @@ static ts_status train_step(ts_training *r, ts_error *err) {
     ts_training_save(r);
   }
   if (r->rank == 0) { /* before the checkpoint is published: one of step N finds the rows up to N */
-    write_metrics(r, &result, seconds, data_seconds, timed);
+    write_metrics(r, &result, seconds, data_seconds, ts_observed_is_on(r->observed));
     report_step(r, &result, seconds);
     report_experts(r);
     report_balance(r);

@@ -15,8 +15,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define TIMELINE_STEP 2 /* the first steps also warm caches and create what is created once */
-
 /* ---- the run directory ---- */
 
 /* Before anything is written; the file itself may lie in the run directory, which does not exist yet. */
@@ -411,6 +409,7 @@ void ts_training_close(ts_training *r) {
   ts_metrics_close(&r->metrics);
   ts_expert_watch_end(&r->experts);
   ts_rows_close(&r->digests);
+  ts_observed_destroy(&r->observed);
   ts_saver_destroy(&r->saver);
   ts_engine_destroy(&r->engine);
   ts_data_close(&r->data);
@@ -435,7 +434,7 @@ static void prepare(ts_training *r) {
   r->saved = r->resume.same_run ? r->at.step : -1;
   r->limit =
       (ts_time_limit){.margin = r->deck->run.time_margin, .save = ts_time_limit_first_save(ts_saver_bytes(r->saver))};
-  r->timeline_step = r->at.step + (r->steps - r->at.step > TIMELINE_STEP ? TIMELINE_STEP : 0);
+  r->observed = ts_observed_create(r->world, r->deck, r->engine, r->at.step, r->steps);
   describe_run(r);
   ts_engine_keep_choices(r->engine);
   r->first_step = r->at.step + 1;

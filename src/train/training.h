@@ -7,9 +7,9 @@
 #include "engine/save.h"
 #include "io/metrics.h"
 #include "io/rows.h"
-#include "io/timeline.h"
 #include "train/balance.h"
 #include "train/expert_watch.h"
+#include "train/observed.h"
 #include "train/progress.h"
 #include "train/resume.h"
 #include "train/time_limit.h"
@@ -31,8 +31,7 @@ typedef struct ts_training {
   ts_metrics *metrics;     /* rank 0 only */
   ts_expert_watch experts; /* likewise */
   ts_rows *digests;        /* rank 0 only; NULL without debug.digest_every */
-  ts_timeline *timeline;   /* this rank's, NULL unless a step is being recorded */
-  double timeline_start;
+  ts_observed *observed;
   ts_progress progress;
   ts_balance balance; /* of rings, where samples have documents */
   ts_mesh mesh;
@@ -46,10 +45,9 @@ typedef struct ts_training {
   ts_saver *saver;
   ts_position at; /* steps and samples done */
   int64_t saved;  /* the last step whose save was begun, or that was resumed from; -1 for none */
-  int64_t timeline_step;
-  int lock;    /* rank 0: the run is this job's */
-  int request; /* agreed after each step: a ts_retry_answer, or TS_REQUEST_STOP */
-  double busy; /* seconds of the last step that this rank did not wait */
+  int lock;       /* rank 0: the run is this job's */
+  int request;    /* agreed after each step: a ts_retry_answer, or TS_REQUEST_STOP */
+  double busy;    /* seconds of the last step that this rank did not wait */
   bool stopping;
   bool unsaved; /* the last save before the end has failed */
   ts_loss_scaler scaler;
