@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_BYTES = 16 << 20, MOST_JOBS = 100000 };
+enum { MOST_BYTES = 16 << 20, MOST_JOBS = 1000 };
 
 #define FILE_NAME "jobs.jsonl"
 

@@ -32,6 +32,8 @@ libpmix-dev      | pkg-config --exists pmix
 liburing-dev     | pkg-config --exists liburing
 g++              | command -v g++
 hdf5-tools       | command -v h5dump && command -v h5diff
+libjs-dygraphs   | test -f /usr/share/javascript/dygraphs/dygraph.min.js
+libxml2-utils    | command -v xmllint
 '
 # For regression/slurm/jobs.sh, which is skipped without them.
 slurm_need='

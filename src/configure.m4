@@ -114,6 +114,23 @@ AC_DEFUN([TS_LIBURING], [
   AM_CONDITIONAL([HAVE_LIBURING], [test $ts_have_liburing = yes])
 ])
 
+dnl TS_DYGRAPHS: the curves of `tessera report`; files are put into the program.  DYGRAPHS_JS, DYGRAPHS_CSS.
+AC_DEFUN([TS_DYGRAPHS], [
+  AC_ARG_WITH([dygraphs], [AS_HELP_STRING([--with-dygraphs=DIR],
+    [where dygraph.min.js and dygraph.min.css are (default: /usr/share/javascript/dygraphs, from libjs-dygraphs, where it
+     is there); without it reports have plain curves])], [], [with_dygraphs=guess])
+  ts_dygraphs=$with_dygraphs
+  AS_CASE([$with_dygraphs], [guess|yes], [ts_dygraphs=/usr/share/javascript/dygraphs])
+  DYGRAPHS_JS=- DYGRAPHS_CSS=- ts_have_dygraphs=no
+  AS_IF([test "$with_dygraphs" != no], [
+    AS_IF([test -f "$ts_dygraphs/dygraph.min.js" && test -f "$ts_dygraphs/dygraph.min.css"],
+      [DYGRAPHS_JS=$ts_dygraphs/dygraph.min.js DYGRAPHS_CSS=$ts_dygraphs/dygraph.min.css ts_have_dygraphs=yes],
+      [AS_IF([test "$with_dygraphs" != guess],
+        [TS_MISSING([dygraph.min.js and dygraph.min.css in $ts_dygraphs], [libjs-dygraphs])])])])
+  AC_SUBST([DYGRAPHS_JS])
+  AC_SUBST([DYGRAPHS_CSS])
+])
+
 dnl TS_ISA: kernels are compiled again for x86-64-v3 and -v4 where the compiler can.  HAVE_X86_64, TS_HAVE_X86_64,
 dnl CPU_V3_CFLAGS, CPU_V4_CFLAGS.
 AC_DEFUN([TS_ISA], [
@@ -273,6 +290,7 @@ AC_DEFUN([TS_SUMMARY], [
     HDF5          $HDF5_LIBS
     PMIx          $(test $ts_have_pmix = yes && echo yes || echo "no: no srun --mpi=pmix with MPICH, only --mpi=pmi2 and mpiexec (Debian: libpmix-dev)")
     io_uring      $ts_have_liburing (liburing-dev)
+    dygraphs      $ts_have_dygraphs (libjs-dygraphs: curves of reports that can be zoomed)
     launcher      $MPIEXEC
     install to    $prefix
 

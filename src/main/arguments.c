@@ -55,8 +55,22 @@ static bool may_be_left_out(const ts_option *option) {
   return option->argument != NULL && option->argument[0] == '[';
 }
 
-/* Does a word end as the value that may be left out: ".svg" of "[FILE.svg]"? */
-static bool ends_like(const char *argument, const char *word) {
+/* Is a word one of "[text|csv]"? */
+static bool is_one_of(const char *argument, const char *word) {
+  const size_t length = strlen(word);
+  for (const char *at = argument; *at == '[' || *at == '|'; at += 1 + strcspn(at + 1, "|]")) {
+    if (strcspn(at + 1, "|]") == length && strncmp(at + 1, word, length) == 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/* Does a word end as the value that may be left out: ".svg" of "[FILE.svg]"; or is it one of several? */
+static bool is_like(const char *argument, const char *word) {
+  if (strchr(argument, '|') != NULL) {
+    return is_one_of(argument, word);
+  }
   const char *ending = strrchr(argument, '.'), *end = strrchr(word, '.');
   size_t length = strcspn(ending, "]");
   return end != NULL && end > word && strlen(end) == length && strncasecmp(end, ending, length) == 0;
@@ -78,7 +92,7 @@ static ts_status take_option(ts_arguments *out, int argc, char **argv, int *i, t
     }
   } else if (equals != NULL) {
     value = equals + 1;
-  } else if (*i + 1 < argc && (!may_be_left_out(option) || ends_like(option->argument, argv[*i + 1]))) {
+  } else if (*i + 1 < argc && (!may_be_left_out(option) || is_like(option->argument, argv[*i + 1]))) {
     value = argv[++*i];
   } else if (!may_be_left_out(option)) {
     return ts_error_add(err, "%s: %s needs a value: %s %s", command->name, option->name, option->name,

@@ -14,8 +14,8 @@
 
 typedef struct ts_option {
   const char *name; /**< "--ranks" */
-  /** What the value is called in the help; NULL for a switch; "[FILE.svg]" for one that may be left out: it is the next
-   * word where that ends so. */
+  /** What the value is called in the help; NULL for a switch; "[FILE.svg]" or "[text|csv]" for one that may be left out:
+   * it is the next word where that ends so, or is one of them. */
   const char *argument;
   const char *fallback; /**< Value when it is not given; NULL for none. */
   const char *help;
@@ -98,7 +98,7 @@ ts_status ts_create_engine(ts_world *world, ts_deck *deck, const ts_engine_optio
 /** The subcommands. `train`, `bench`, `eval` and `generate` are collective over the world; the others not
  * collective. */
 ts_command_run ts_main_train, ts_main_plan, ts_main_tune, ts_main_bench, ts_main_graph, ts_main_eval, ts_main_generate,
-    ts_main_tokenize, ts_main_compare, ts_main_deck, ts_main_keys, ts_main_plot, ts_main_status, ts_main_verify,
-    ts_main_zero_to_fp32;
+    ts_main_tokenize, ts_main_compare, ts_main_deck, ts_main_keys, ts_main_plot, ts_main_report, ts_main_status,
+    ts_main_verify, ts_main_zero_to_fp32;
 
 #endif

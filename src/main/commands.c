@@ -146,6 +146,23 @@ static const ts_option tokenize_options[] = {
 
 static const ts_option plot_options[] = {END_OPTION};
 
+static const ts_option report_options[] = {
+    {"-o", "FILE.html", NULL, "the page to write (default: report.html in the directory of the only run, else here)",
+     false},
+    {"--table", "[text|markdown|csv|json]", NULL,
+     "print a row a run instead (default: text): medians without warm-up, saves, validations and observed steps; a "
+     "page "
+     "too only where -o is given",
+     false},
+    {"--mfu", "CONVENTION", "causal",
+     "FLOPs of MFU and TFLOP/s: 6n (6N, as in Hugging Face's comparisons), causal (6N + 6LCT: the half of attention "
+     "that "
+     "is computed), full (6N + 12LCT, as PaLM and Megatron-LM count)",
+     false},
+    {"--peak", "TFLOPS", NULL,
+     "of a device, which MFU is a part of: 312 for an A100 in bf16 (default: what the run took it to be)", false},
+    END_OPTION};
+
 static const ts_option compare_options[] = {
     {"--tolerance", "X", "0",
      "relative difference of the loss that counts as equal; columns but grad_norm must be equal "
@@ -257,6 +274,13 @@ const ts_command ts_commands[] = {
     {"plot", ts_main_plot, "RUN", 1, 1, "write RUN/loss.svg from the metrics of a run",
      "Training does it at its end; this command does it while a run goes on.", plot_options, "tessera plot runs/kjv",
      false},
+    {"report", ts_main_report, "RUN...", 1, 1000, "make a page of where time, memory and loss went",
+     "Writes one HTML file that opens from disk and needs no network: a table, the loss and the other curves over "
+     "steps, "
+     "tokens or time, where a step's time goes, memory over a step, the observed step of all ranks with its messages "
+     "(where profile.timeline was set), which rank was slowest, the load of experts, jobs and decks.  Several runs lie "
+     "over one another, and the differences of their decks are shown.  Works while a run goes on and after it.",
+     report_options, "tessera report runs/a runs/b -o a-b.html", false},
     {"status", ts_main_status, "RUN", 1, 1, "print where a run is, and which of its ranks are behind",
      "Reads what the run writes into RUN/status every few seconds: its job, its step and speed, the newest checkpoint, "
      "per node "

@@ -1,0 +1,149 @@
+#include "io/timeline_read.h"
+
+#include "base/memory.h"
+#include "base/text.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MOST_OPS = 1000, MOST_LINE = 1 << 16 };
+
+typedef struct reader {
+  ts_trace *trace;
+  int64_t capacity;
+  int ops_capacity;
+} reader;
+
+/* Number of a kind's name; -1: there are too many. */
+static int number_of_op(reader *r, const char *name) {
+  ts_trace *t = r->trace;
+  int i = 0;
+  while (i < t->n_ops && strcmp(t->op[i], name) != 0) {
+    ++i;
+  }
+  if (i == t->n_ops) {
+    if (i == MOST_OPS) {
+      return -1;
+    }
+    TS_GROW(t->op, t->n_ops, r->ops_capacity);
+    t->op[t->n_ops++] = ts_strdup(name);
+  }
+  return i;
+}
+
+static double member(const json_t *object, const char *name) {
+  const json_t *value = json_object_get(object, name);
+  double x = json_is_number(value) ? json_number_value(value) : NAN;
+  return fabs(x) < 1e15 ? x : NAN;
+}
+
+static void add_span(reader *r, const json_t *event, int rank) {
+  ts_trace *t = r->trace;
+  const char *phase = json_string_value(json_object_get(event, "ph"));
+  const char *category = json_string_value(json_object_get(event, "cat"));
+  const json_t *args = json_object_get(event, "args");
+  double start = member(event, "ts"), seconds = member(event, "dur"), thread = member(event, "tid");
+  if (phase == NULL || strcmp(phase, "X") != 0 || category == NULL || isnan(start) || !(seconds >= 0) ||
+      !(thread >= 0 && thread < TS_N_TIMELINE_THREADS) || t->n >= TS_TRACE_SPANS) {
+    return;
+  }
+  int op = number_of_op(r, category);
+  if (op >= 0) {
+    double bytes = member(args, "bytes"), ranks = member(args, "ranks");
+    TS_GROW(t->span, t->n, r->capacity);
+    t->span[t->n++] = (ts_span){.op = op,
+                                .rank = rank,
+                                .thread = (int) thread,
+                                .start = 1e-6 * start,
+                                .seconds = 1e-6 * seconds,
+                                .bytes = bytes > 0 ? bytes : 0,
+                                .ranks = ranks > 0 && ranks < 1e9 ? (int) ranks : 0};
+  }
+}
+
+/* "], "otherData": {...}}": what stands behind the events. */
+static void read_other(ts_trace *t, const char *line) {
+  const char *step = strstr(line, "\"step\": "), *bound = strstr(line, "\"clock_bound_us\": ");
+  if (step != NULL) {
+    double n = strtod(step + strlen("\"step\": "), NULL);
+    t->step = n > 0 && n < 9e15 ? (int64_t) n : t->step;
+  }
+  if (bound != NULL) {
+    double us = strtod(bound + strlen("\"clock_bound_us\": "), NULL);
+    t->bound = us > 0 && us < 1e15 ? fmax(t->bound, 1e-6 * us) : t->bound;
+  }
+}
+
+static ts_status read_rank(reader *r, const char *path, int rank, ts_error *err) {
+  FILE *file = fopen(path, "r");
+  if (file == NULL) {
+    return ts_error_add(err, "%s: cannot be read: %s", path, strerror(errno));
+  }
+  char *line = NULL;
+  size_t size = 0;
+  ssize_t length;
+  while ((length = getline(&line, &size, file)) > 0) {
+    length = strcspn(line, "\n") < (size_t) length ? (ssize_t) strcspn(line, "\n") : length;
+    length -= length > 0 && line[length - 1] == ',';
+    json_t *event =
+        length > 1 && length < MOST_LINE && line[0] == '{' ? json_loadb(line, (size_t) length, 0, NULL) : NULL;
+    if (json_is_object(event)) {
+      add_span(r, event, rank);
+    } else if (strstr(line, "\"otherData\"") != NULL) {
+      read_other(r->trace, line);
+    }
+    json_decref(event);
+  }
+  free(line);
+  fclose(file);
+  return TS_OK;
+}
+
+/* From the first begin on. */
+static void begin_at_zero(ts_trace *t) {
+  double first = INFINITY, last = -INFINITY;
+  for (int64_t i = 0; i < t->n; ++i) {
+    first = fmin(first, t->span[i].start);
+    last = fmax(last, t->span[i].start + t->span[i].seconds);
+  }
+  for (int64_t i = 0; i < t->n; ++i) {
+    t->span[i].start -= first;
+  }
+  t->seconds = t->n > 0 ? last - first : 0;
+}
+
+ts_status ts_trace_read(const char *path, ts_trace *trace, ts_error *err) {
+  *trace = (ts_trace){0};
+  reader r = {.trace = trace};
+  ts_status status = read_rank(&r, path, 0, err);
+  bool more = status == TS_OK;
+  trace->n_ranks = more;
+  for (int rank = 1; more; ++rank) {
+    char *other = ts_format("%s.rank%d", path, rank);
+    more = access(other, F_OK) == 0;
+    if (more && rank < TS_TRACE_RANKS) {
+      status = read_rank(&r, other, rank, err);
+      more = status == TS_OK;
+      trace->n_ranks += more;
+    } else if (more) {
+      ++trace->n_left;
+    }
+    ts_free(other);
+  }
+  begin_at_zero(trace);
+  return status;
+}
+
+void ts_trace_clear(ts_trace *trace) {
+  for (int i = 0; i < trace->n_ops; ++i) {
+    ts_free(trace->op[i]);
+  }
+  ts_free(trace->op);
+  ts_free(trace->span);
+  *trace = (ts_trace){0};
+}

@@ -1,0 +1,149 @@
+#!/bin/sh
+# TAP: reports as people call them, of a run that was resumed and observed, of several runs, of hostile, damaged and long
+# ones; the page is well-formed, loads nothing, and a browser draws it without a complaint.
+# shellcheck source=regression/cli_common.sh
+. "${srcdir:-.}/regression/cli_common.sh"
+
+report() { run "$tessera" report "$@"; }
+holds() { grep -q -e "$1" "$page"; }
+lacks() { ! holds "$1"; }
+
+well_formed() {
+  if command -v xmllint > /dev/null; then
+    ok "$1 is well-formed" xmllint --noout "$page"
+  else
+    skip "$1 is well-formed" "xmllint is not installed (Debian: libxml2-utils)"
+  fi
+}
+
+# A browser with no names to resolve: what it has drawn (data-drawn) and the page as it stands then; the page's own requests
+# and complaints of its console are on standard error.
+browse() {
+  timeout 90 "$browser" --headless=new --no-sandbox --disable-gpu --disable-background-networking --disable-component-update \
+    --no-first-run --disable-sync --user-data-dir="$scratch/profile" --host-resolver-rules="MAP * ~NOTFOUND" \
+    --enable-logging=stderr --v=0 --virtual-time-budget=3000 --dump-dom "file://$(pwd)/$page" > "$scratch/dom" 2> "$scratch/console"
+}
+browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome || true)
+
+# drawn NAME [EMPTY]: every chart of the page has a curve, but for so many.
+drawn() {
+  if [ -z "$browser" ]; then
+    skip "$1: a browser draws it" "no Chromium (Debian: chromium)"
+  elif ! grep -q dygraphs-js "$page" && ! grep -q 'id="data"' "$page"; then
+    skip "$1: a browser draws its curves" "built without dygraphs (Debian: libjs-dygraphs)"
+  else
+    browse
+    charts=$(grep -c 'class="plot"' "$page")
+    empty=$(sed -n 's/.*data-empty="\([0-9]*\)".*/\1/p' "$scratch/dom")
+    ok "$1: a browser draws its $charts curves${2:+, of which $2 has no numbers}" both "is '$empty' '${2:-0}'" \
+      "grep -q 'data-drawn=\"$((charts - ${2:-0}))\"' '$scratch/dom'"
+    ok "$1: without a complaint" sh -c "! grep -q CONSOLE '$scratch/console'"
+    echo "# drawn after $(sed -n 's/.*data-milliseconds="\([0-9]*\)".*/\1/p' "$scratch/dom") ms"
+  fi
+}
+
+test_run() {
+  run "$tessera" train tiny.cfg --set run.steps=8 --set run.save_every=4 --set profile.timeline=run/timeline.json
+  run "$tessera" train tiny.cfg --set run.steps=12 --resume auto
+  ok "a run that was resumed" gave 0
+  report run
+  ok "report" both clean "printed '^run/report.html: [0-9.]+ kB$'"
+  page=run/report.html
+  well_formed "the page"
+  for part in "Over the run" "Memory over a step" "The observed step" "Jobs" "Decks"; do
+    ok "it has: $part" holds "<h2>$part</h2>"
+  done
+  ok "nothing on one rank was slowest" lacks "Which rank was slowest"
+  peak=$("$tessera" plan tiny.cfg --format json | sed 's/.*"peak_bytes": \([0-9]*\).*/\1/')
+  ok "the largest row of memory.csv is the plan's peak" is "$peak" \
+    "$(awk -F, 'NR > 1 { s = 0; for (i = 3; i <= NF; i++) s += $i; if (s > m) m = s } END { printf "%d", m }' run/memory.csv)"
+  ok "two jobs" is "$(wc -l < run/jobs.jsonl)" 2
+  ok "the second goes on behind step 8" sh -c 'tail -n 1 run/jobs.jsonl | grep -q "\"step\": 8,"'
+  ok "one step was observed" is "$(awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == "observed") c = i } NR > 1 { n += $c } END { print n }' run/metrics.csv)" 1
+  ok "nothing is loaded" sh -c "! grep -qE ' src=|<link|@import|url\\(' run/report.html"
+  drawn "the page of a run"
+}
+
+test_several() {
+  run "$tessera" train tiny.cfg --set run.directory=other --set optimizer.params.lr=0.003
+  report run other
+  page=report.html
+  ok "a page of two runs, here" clean
+  ok "what differs in their decks" holds 'optimizer.params.lr: 0.01, now 0.003'
+  well_formed "the page of two runs"
+  drawn "the page of two runs"
+  report run other --table
+  ok "a table" both "printed '^run +devices +steps +Tokens/sec/device'" "printed '^other +1 +6 '"
+  report run other --table csv --mfu 6n
+  ok "as csv" printed '^run,flops_convention,devices,steps,tokens_per_second_per_device,step_seconds,'
+  ok "by the convention that was asked for" printed '^"other",6n,1,6,'
+  report --table json other
+  ok "as json" printed '^\[\{"run": "other", "flops_convention": "6N \+ 6LCT", "devices": 1,'
+  report run --table --peak 312
+  ok "a peak of one's own" printed 'MFU \(6N \+ 6LCT\)'
+}
+
+test_refused() {
+  report nowhere
+  ok "no such run" said 2 'nowhere/metrics.csv: '
+  report run --mfu 7n
+  ok "a convention that is none" said 2 '--mfu 7n: 6n, causal or full is accepted'
+  report run --peak fast
+  ok "a peak that is none" said 2 '--peak fast: TFLOP/s of a device are expected'
+  report run --table=xml
+  ok "a format that is none" said 2 '--table xml: text, markdown, csv or json is accepted'
+  report run -o missing/page.html
+  ok "a page that cannot be written" said 2 'missing/page.html'
+}
+
+# Names, messages and files of others: nothing of them is markup, or runs.
+test_hostile() {
+  hostile='<img src=x onerror=alert(1)>"'"'"'&'
+  cp -r run "$hostile"
+  rm -f "$hostile/report.html"
+  printf '</pre></script><script>alert(2)</script>\033[31m\377\n' >> "$hostile/deck.cfg"
+  sed -i 's|"device": "|&</td><script>alert(3)</script>|; s|"job": "|&]]><img src=y>|' "$hostile/jobs.jsonl"
+  printf '9,9,nan,inf,-inf\n' >> "$hostile/metrics.csv"
+  report "$hostile" run -o hostile.html
+  ok "a row that is none is an error" said 2 'metrics.csv:[0-9]+: '
+  sed -i '$d' "$hostile/metrics.csv"
+  printf '13,9' >> "$hostile/metrics.csv"
+  report "$hostile" run -o hostile.html
+  ok "a row that was cut is left out" gave 0
+  page=hostile.html
+  well_formed "a hostile page"
+  ok "names and texts are no markup" sh -c "! grep -qE '<img|<script>|alert\\(3\\)</script>' hostile.html"
+  drawn "a hostile page"
+  [ -z "$browser" ] || ok "in the browser neither" sh -c "! grep -q '<img' '$scratch/dom'"
+}
+
+test_empty() {
+  mkdir -p empty
+  : > empty/metrics.csv
+  report empty
+  page=empty/report.html
+  ok "a run without a step" both "gave 0" "holds 'metrics.csv is empty'"
+  well_formed "the page of nothing"
+  drawn "the page of nothing" 1
+}
+
+# A million steps.
+test_long() {
+  mkdir -p long
+  cp run/jobs.jsonl long
+  head -n 1 run/metrics.csv > long/metrics.csv
+  awk 'BEGIN { for (s = 1; s <= 1000000; s++) printf "%d,%d,%.5f,0.5,1e-3,0.1,9000,1.5,0.4,47362048,0.01,0.005,0.001,0,1,0,0,0,0.03,0.05,0.01,0,0.08,0,nan\n", s, s * 1000, 2 + 3 / sqrt(s) }' >> long/metrics.csv
+  report long
+  page=long/report.html
+  ok "a million steps" gave 0
+  ok "in at most 3 MB" [ "$(wc -c < long/report.html)" -lt 3000000 ]
+  drawn "the page of a million steps"
+}
+
+test_run
+test_several
+test_refused
+test_hostile
+test_empty
+test_long
+finish

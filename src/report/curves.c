@@ -1,0 +1,390 @@
+#include "report/curves.h"
+
+#include "base/memory.h"
+#include "io/chart.h"
+#include "report/assets.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { MOST_POINTS = 2000, LEAST_POINTS = 50, MOST_SERIES = 6, MOST_MARKS = 400 };
+
+#define BYTES_OF_CURVES 1.2e6
+#define BYTES_OF_NUMBER 9.0
+
+ts_curves ts_curves_make(const ts_report_run *run, int n, const ts_report_units *units) {
+  ts_curves c = {.run = run, .n = n, .units = units, .series = ts_calloc((size_t) n, sizeof *c.series)};
+  double points = BYTES_OF_CURVES / BYTES_OF_NUMBER / (TS_N_SERIES + 4) / n;
+  for (int i = 0; i < n; ++i) {
+    c.series[i] = ts_series_make(&run[i], units, (int64_t) fmin(fmax(points, LEAST_POINTS), MOST_POINTS));
+  }
+  return c;
+}
+
+void ts_curves_clear(ts_curves *c) {
+  for (int i = 0; i < c->n; ++i) {
+    ts_series_clear(&c->series[i]);
+  }
+  ts_free(c->series);
+  *c = (ts_curves){0};
+}
+
+/* ---- which there are ---- */
+
+typedef struct curve_row {
+  ts_series_name series;
+  const char *text;
+  bool faint;
+} curve_row;
+
+typedef struct chart_row {
+  const char *id, *title, *unit;
+  bool from_zero, validation, smooth; /* smooth: the running mean of the loss too */
+  bool of_run;                        /* one chart a run, its series by colour */
+  int n;
+  curve_row curve[MOST_SERIES];
+} chart_row;
+
+static const chart_row charts[] = {
+    {"loss", "Loss", "nats per token", .validation = true, .smooth = true, .n = 1,
+     .curve = {{TS_SERIES_LOSS, "step", true}}},
+    {"speed", "Speed", "tokens/s/device", .from_zero = true, .n = 1,
+     .curve = {{TS_SERIES_SPEED, "tokens/s/device", false}}},
+    {"mfu", "MFU", "% of the peak", .from_zero = true, .n = 1, .curve = {{TS_SERIES_MFU, "MFU", false}}},
+    {"phases", "Where a step's time goes", "ms", .from_zero = true, .of_run = true, .n = 5,
+     .curve = {{TS_SERIES_FORWARD, "forward", false},
+               {TS_SERIES_BACKWARD, "backward", false},
+               {TS_SERIES_UPDATE, "update", false},
+               {TS_SERIES_DATA, "data", false},
+               {TS_SERIES_REST, "rest", false}}},
+    {"messages", "Communication", "% of a step", .from_zero = true, .n = 2,
+     .curve = {{TS_SERIES_COMMUNICATION, "all", true}, {TS_SERIES_EXPOSED, "exposed", false}}},
+    {"lr", "Learning rate", "", .from_zero = true, .n = 1, .curve = {{TS_SERIES_LR, "learning rate", false}}},
+    {"norm", "Gradient norm", "before clipping", .n = 1, .curve = {{TS_SERIES_NORM, "gradient norm", false}}},
+    {"scale", "Loss scale", "", .n = 1, .curve = {{TS_SERIES_SCALE, "loss scale", false}}},
+    {"slowest", "The slowest rank", "ms busy", .from_zero = true, .n = 1,
+     .curve = {{TS_SERIES_SLOWEST, "slowest rank", false}}},
+    {"memory", "Most memory so far", "GB", .from_zero = true, .n = 1, .curve = {{TS_SERIES_MEMORY, "rank 0", false}}},
+};
+
+enum { N_CHARTS = sizeof charts / sizeof *charts };
+
+/* A loss scale that never was another than 1 is none. */
+static bool has_scale(const ts_curves *p, int run) {
+  const ts_series *s = &p->series[run];
+  for (int64_t i = 0; i < s->n; ++i) {
+    if (isfinite(s->value[TS_SERIES_SCALE][i]) && s->value[TS_SERIES_SCALE][i] != 1) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static bool run_has_chart(const ts_curves *p, const chart_row *chart, int run) {
+  bool any = false;
+  for (int i = 0; i < chart->n; ++i) {
+    any = any || ts_series_has(&p->series[run], chart->curve[i].series);
+  }
+  return any && (chart->curve[0].series != TS_SERIES_SCALE || has_scale(p, run));
+}
+
+static bool has_chart(const ts_curves *p, const chart_row *chart) {
+  bool any = false;
+  for (int run = 0; run < p->n; ++run) {
+    any = any || run_has_chart(p, chart, run);
+  }
+  return any || chart == charts; /* where there is no loss that is to be seen */
+}
+
+/* ---- data for the script ---- */
+
+/* JSON that may stand in a script element: nothing in it ends the element. */
+static void add_json(ts_text *to, const char *text) {
+  ts_text json = {0};
+  ts_text_add_json(&json, text);
+  for (const char *c = json.text; *c != 0; ++c) {
+    if (*c == '<' || *c == '>' || *c == '&') {
+      ts_text_add(to, "\\u%04x", (unsigned) *c);
+    } else {
+      ts_text_append(to, c, 1);
+    }
+  }
+  ts_text_free(&json);
+}
+
+static void add_numbers(ts_text *to, const char *key, const double *value, int64_t n, const char *format) {
+  ts_text_add(to, "\"%s\":[", key);
+  for (int64_t i = 0; i < n; ++i) {
+    ts_text_add(to, "%s", i > 0 ? "," : "");
+    ts_text_add(to, isfinite(value[i]) && fabs(value[i]) < 1e100 ? format : "null", value[i]);
+  }
+  ts_text_add(to, "]");
+}
+
+/* Steps with their places on the other axes, and values where there are some. */
+typedef struct places {
+  int64_t n;
+  double *step, *tokens, *hours, *value; /* owned */
+} places;
+
+static places new_places(int64_t most) {
+  const size_t n = (size_t) most + 1;
+  return (places){0, ts_calloc(n, sizeof(double)), ts_calloc(n, sizeof(double)), ts_calloc(n, sizeof(double)),
+                  ts_calloc(n, sizeof(double))};
+}
+
+static void add_place(places *at, const ts_report_run *run, double step, double value) {
+  at->step[at->n] = step;
+  at->value[at->n] = value;
+  ts_series_place(run, step, &at->tokens[at->n], &at->hours[at->n]);
+  ++at->n;
+}
+
+static void print_places(places *at, const char *key, bool values, ts_text *to) {
+  ts_text_add(to, ",\"%s\":{", key);
+  add_numbers(to, "step", at->step, at->n, "%.12g");
+  ts_text_add(to, ",");
+  add_numbers(to, "tokens", at->tokens, at->n, "%.12g");
+  ts_text_add(to, ",");
+  add_numbers(to, "hours", at->hours, at->n, "%.6g");
+  if (values) {
+    ts_text_add(to, ",");
+    add_numbers(to, "loss", at->value, at->n, "%.6g");
+  }
+  ts_text_add(to, "}");
+  ts_free(at->step);
+  ts_free(at->tokens);
+  ts_free(at->hours);
+  ts_free(at->value);
+}
+
+/* Of many each of a piece's last. */
+static places find_validations(const ts_report_run *run) {
+  const ts_csv *v = &run->validation;
+  int step = ts_csv_column(v, "step"), loss = ts_csv_column(v, "loss");
+  int64_t n = step >= 0 && loss >= 0 ? v->n_rows : 0, points = n < MOST_MARKS ? n : MOST_MARKS;
+  places at = new_places(points);
+  for (int64_t i = 0; i < points; ++i) {
+    const double *row = v->values + ((i + 1) * n / points - 1) * v->n_columns;
+    add_place(&at, run, row[step], row[loss]);
+  }
+  return at;
+}
+
+static places find_saves(const ts_report_run *run) {
+  int64_t n = 0, kept = 0;
+  for (int64_t row = 0; row < run->metrics.n_rows; ++row) {
+    n += ts_report_value(run, row, TS_METRIC_save_seconds) > 0;
+  }
+  places at = new_places(MOST_MARKS);
+  for (int64_t row = 0, i = 0; row < run->metrics.n_rows; ++row) {
+    if (ts_report_value(run, row, TS_METRIC_save_seconds) > 0 && i++ * MOST_MARKS / n >= kept && kept < MOST_MARKS) {
+      add_place(&at, run, ts_report_value(run, row, TS_METRIC_step), 0);
+      ++kept;
+    }
+  }
+  return at;
+}
+
+static places find_restarts(const ts_report_run *run) {
+  places at = new_places(MOST_MARKS);
+  for (int j = 1; j < run->n_jobs && at.n < MOST_MARKS; ++j) {
+    if (run->jobs[j].step > 0) {
+      add_place(&at, run, (double) run->jobs[j].step, 0);
+    }
+  }
+  return at;
+}
+
+/* Of runs with the same name the later ones get their number. Owned by the caller. */
+static char *label_of(const ts_curves *p, int run) {
+  bool again = false;
+  for (int i = 0; i < p->n; ++i) {
+    again = again || (i != run && strcmp(p->run[i].name, p->run[run].name) == 0);
+  }
+  return again ? ts_format("%s (%d)", p->run[run].name, run + 1) : ts_strdup(p->run[run].name);
+}
+
+static void add_run_data(const ts_curves *p, int run, ts_text *to) {
+  const ts_series *s = &p->series[run];
+  char *label = label_of(p, run);
+  ts_text_add(to, "%s{\"label\":", run > 0 ? ",\n" : "");
+  add_json(to, label);
+  ts_free(label);
+  ts_text_add(to, ",");
+  add_numbers(to, "step", s->step, s->n, "%.12g");
+  ts_text_add(to, ",");
+  add_numbers(to, "tokens", s->tokens, s->n, "%.12g");
+  ts_text_add(to, ",");
+  add_numbers(to, "hours", s->hours, s->n, "%.6g");
+  ts_text_add(to, ",");
+  add_numbers(to, "smooth", s->smooth, s->n, "%.5g");
+  for (int k = 0; k < TS_N_SERIES; ++k) {
+    if (ts_series_has(s, (ts_series_name) k)) {
+      ts_text_add(to, ",");
+      add_numbers(to, ts_series_rows[k].json, s->value[k], s->n, "%.5g");
+    }
+  }
+  places validations = find_validations(&p->run[run]), saves = find_saves(&p->run[run]),
+         restarts = find_restarts(&p->run[run]);
+  print_places(&validations, "validation", true, to);
+  print_places(&saves, "saves", false, to);
+  print_places(&restarts, "restarts", false, to);
+  ts_text_add(to, "}");
+}
+
+static void add_chart_data(const chart_row *chart, int run, bool first, ts_text *to) {
+  ts_text_add(to, "%s{\"id\":\"%s", first ? "" : ",\n", chart->id);
+  ts_text_add(to, chart->of_run ? "-%d\",\"run\":%d" : "\"", run, run);
+  ts_text_add(to, ",\"unit\":\"%s\",\"zero\":%s,\"validation\":%s,\"series\":[", chart->unit,
+              chart->from_zero ? "true" : "false", chart->validation ? "true" : "false");
+  for (int i = 0; i < chart->n; ++i) {
+    const curve_row *c = &chart->curve[i];
+    ts_text_add(to, "%s{\"key\":\"%s\",\"text\":\"%s\",\"faint\":%s}", i > 0 ? "," : "", ts_series_rows[c->series].json,
+                c->text, c->faint ? "true" : "false");
+  }
+  ts_text_add(to, "%s]}", chart->smooth ? ",{\"key\":\"smooth\",\"text\":\"running mean\",\"faint\":false}" : "");
+}
+
+void ts_curves_add_data(const ts_curves *p, ts_text *to) {
+  if (ts_asset_dygraphs_js[0] == 0) {
+    return;
+  }
+  ts_text_add(to, "<script type=\"application/json\" id=\"data\">{\"runs\":[");
+  for (int run = 0; run < p->n; ++run) {
+    add_run_data(p, run, to);
+  }
+  ts_text_add(to, "],\n\"charts\":[");
+  bool first = true;
+  for (const chart_row *chart = charts; chart < charts + N_CHARTS; ++chart) {
+    for (int run = 0; run < (chart->of_run ? p->n : 1); ++run) {
+      if (chart->of_run ? run_has_chart(p, chart, run) : has_chart(p, chart)) {
+        add_chart_data(chart, run, first, to);
+        first = false;
+      }
+    }
+  }
+  ts_text_add(to, "]}</script>\n");
+}
+
+/* ---- the curves without a script ---- */
+
+static const ts_chart_colors of_page = {"var(--ink)", "var(--soft)", "var(--grid)", "var(--paper)"};
+static const char *const colors[] = {"var(--c0)", "var(--c1)", "var(--c2)", "var(--c3)",
+                                     "var(--c4)", "var(--c5)", "var(--c6)", "var(--c7)"};
+enum { N_COLORS = sizeof colors / sizeof *colors };
+
+static void add_curve(ts_chart_curve *curve, int *n, const ts_series *s, const double *y, char *name, const char *color,
+                      bool faint) {
+  curve[(*n)++] = (ts_chart_curve){.name = name,
+                                   .color = color,
+                                   .width = faint ? 1 : 2,
+                                   .opacity = faint ? 0.35 : 1,
+                                   .n = s->n,
+                                   .x = s->step,
+                                   .y = y};
+}
+
+static void draw_static(const ts_curves *p, const chart_row *chart, int only, ts_text *to) {
+  ts_chart_curve *curve = ts_calloc((size_t) p->n * (MOST_SERIES + 2), sizeof *curve);
+  char **name = ts_calloc((size_t) p->n * (MOST_SERIES + 2), sizeof *name);
+  places *validation = ts_calloc((size_t) p->n, sizeof *validation);
+  int n = 0;
+  for (int run = 0; run < p->n; ++run) {
+    const ts_series *s = &p->series[run];
+    char *label = p->n > 1 && !chart->of_run ? label_of(p, run) : ts_strdup("");
+    const char *between = label[0] != 0 ? ": " : "";
+    for (int i = 0; i < chart->n && (only < 0 || run == only); ++i) {
+      name[n] = chart->curve[i].faint ? NULL : ts_format("%s%s%s", label, between, chart->curve[i].text);
+      add_curve(curve, &n, s, s->value[chart->curve[i].series], name[n], colors[(chart->of_run ? i : run) % N_COLORS],
+                chart->curve[i].faint);
+    }
+    if (chart->smooth) {
+      name[n] = ts_format("%s%srunning mean", label, between);
+      add_curve(curve, &n, s, s->smooth, name[n], colors[run % N_COLORS], false);
+    }
+    if (chart->validation) {
+      validation[run] = find_validations(&p->run[run]);
+      name[n] = ts_format("%s%svalidation", label, between);
+      curve[n] = (ts_chart_curve){.name = name[n],
+                                  .color = colors[(p->n > 1 ? run : 1) % N_COLORS],
+                                  .width = 1.5,
+                                  .opacity = 1,
+                                  .dots = true,
+                                  .n = validation[run].n,
+                                  .x = validation[run].step,
+                                  .y = validation[run].value};
+      ++n;
+    }
+    ts_free(label);
+  }
+  const ts_chart drawn = {.x = "step",
+                          .y = chart->unit,
+                          .whole = true,
+                          .from_zero = chart->from_zero,
+                          .n = n,
+                          .curve = curve,
+                          .colors = of_page,
+                          .tall = 0.8};
+  ts_chart_draw(&drawn, to);
+  for (int run = 0; run < p->n; ++run) {
+    ts_free(validation[run].step);
+    ts_free(validation[run].tokens);
+    ts_free(validation[run].hours);
+    ts_free(validation[run].value);
+  }
+  for (int i = 0; i < n; ++i) {
+    ts_free(name[i]);
+  }
+  ts_free(validation);
+  ts_free(name);
+  ts_free(curve);
+}
+
+static void add_chart(const ts_curves *p, const chart_row *chart, int run, ts_text *to) {
+  ts_text_add(to, "<figure%s><figcaption>%s", chart->validation ? " class=\"wide\"" : "", chart->title);
+  if (strcmp(chart->id, "mfu") == 0) {
+    ts_text_add(to, " (%s)", ts_flops_rows[p->units->convention].text);
+  }
+  if (chart->of_run && p->n > 1) {
+    ts_text_add(to, ": ");
+    ts_markup_add(to, p->run[run].name);
+  }
+  ts_text_add(to, "</figcaption>\n");
+  if (ts_asset_dygraphs_js[0] == 0) {
+    draw_static(p, chart, chart->of_run ? run : -1, to);
+  } else {
+    char id[64];
+    snprintf(id, sizeof id, chart->of_run ? "%s-%d" : "%s", chart->id, run);
+    ts_text_add(to, "<div class=\"plot\" id=\"%s\"></div><div class=\"values\" id=\"%s-values\"></div>\n", id, id);
+  }
+  ts_text_add(to, "</figure>\n");
+}
+
+void ts_curves_add_section(const ts_curves *p, ts_text *to) {
+  ts_text_add(to, "<section><h2>Over the run</h2>\n");
+  if (ts_asset_dygraphs_js[0] != 0) {
+    ts_text_add(
+        to,
+        "<noscript><p class=\"warn\">Curves are drawn by a script of this page, which is switched "
+        "off.</p></noscript>\n<form><label><input type=\"radio\" name=\"axis\" value=\"step\" checked=\"checked\"/> by "
+        "step</label><label><input type=\"radio\" name=\"axis\" value=\"tokens\"/> by tokens</label><label>"
+        "<input type=\"radio\" name=\"axis\" value=\"hours\"/> by time</label><label><input type=\"checkbox\" "
+        "id=\"log\"/> loss on a logarithmic scale</label></form>\n");
+  }
+  ts_text_add(to, "<div class=\"charts\">\n");
+  for (const chart_row *chart = charts; chart < charts + N_CHARTS; ++chart) {
+    for (int run = 0; run < (chart->of_run ? p->n : 1); ++run) {
+      if (chart->of_run ? run_has_chart(p, chart, run) : has_chart(p, chart)) {
+        add_chart(p, chart, run, to);
+      }
+    }
+  }
+  ts_text_add(to,
+              "</div>\n<p class=\"soft\">Each point is the mean of neighbouring steps.  Steps that were observed op by "
+              "op are left out of times.%s</p></section>\n",
+              ts_asset_dygraphs_js[0] != 0
+                  ? "  Ticks at the bottom are checkpoints, dashed lines restarts; drag to zoom, "
+                    "double click to zoom out."
+                  : "");
+}

@@ -1,0 +1,264 @@
+#include "report/run.h"
+
+#include "base/memory.h"
+#include "base/text.h"
+#include "train/status_file.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <utf8proc.h>
+
+enum { MOST_DECK = 1 << 20 };
+
+const ts_flops_row ts_flops_rows[TS_N_FLOPS_CONVENTIONS] = {[TS_FLOPS_PRODUCTS] = {"6n", "6N"},
+                                                            [TS_FLOPS_CAUSAL] = {"causal", "6N + 6LCT"},
+                                                            [TS_FLOPS_FULL] = {"full", "6N + 12LCT"}};
+
+/* ---- reading ---- */
+
+/* UTF-8 without control characters, whatever a directory is called. Owned by the caller. */
+static char *clean_text(const char *text) {
+  ts_text clean = {0};
+  for (const char *c = text; *c != 0;) {
+    utf8proc_int32_t code;
+    utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *) c, -1, &code);
+    bool plain = n > 0 && code >= 0x20 && !(code >= 0x7f && code < 0xa0);
+    ts_text_append(&clean, plain ? c : "?", plain ? (size_t) n : 1);
+    c += n > 0 ? n : 1;
+  }
+  return clean.text != NULL ? clean.text : ts_strdup("");
+}
+
+/* The last part of the directory's real path, so that "." has a name too. */
+static char *name_of(const char *directory) {
+  char *real = realpath(directory, NULL);
+  const char *path = real != NULL ? real : directory, *slash = strrchr(path, '/');
+  char *name = clean_text(slash != NULL && slash[1] != 0 ? slash + 1 : path);
+  free(real);
+  return name;
+}
+
+static void note_damage(ts_report_run *run, const char *text) {
+  char *both = run->damage != NULL ? ts_format("%s\n%s", run->damage, text) : ts_strdup(text);
+  ts_free(run->damage);
+  run->damage = both;
+}
+
+/* A table that may be missing, or empty as a job leaves it that found no room; what is damaged is told. */
+static void read_table(ts_report_run *run, const char *name, ts_csv *csv) {
+  char *path = ts_format("%s/%s", run->directory, name);
+  struct stat info;
+  ts_error err = {0};
+  if (stat(path, &info) == 0 && info.st_size > 0 && ts_csv_read(path, csv, &err) != TS_OK) {
+    note_damage(run, err.text);
+  }
+  ts_error_clear(&err);
+  ts_free(path);
+}
+
+static void read_deck_text(ts_report_run *run) {
+  char *path = ts_format("%s/deck.cfg", run->directory);
+  size_t length;
+  ts_error err = {0};
+  if (access(path, F_OK) == 0 && ts_read_file(path, MOST_DECK, &run->deck, &length, &err) != TS_OK) {
+    note_damage(run, err.text);
+  }
+  ts_error_clear(&err);
+  ts_free(path);
+}
+
+static void read_state(ts_report_run *run) {
+  ts_run_status status;
+  if (ts_status_read(run->directory, &status, NULL) == TS_OK) {
+    const ts_job_status *job = &status.job;
+    const bool said = job->reason[0] != 0 && strcmp(job->state, "failed") == 0;
+    run->state = said ? ts_format("failed: %s", job->reason) : ts_strdup(job->state);
+  }
+  ts_run_status_clear(&status);
+}
+
+static const char *const names[TS_N_METRICS] = {
+#define X(type, column) #column,
+    TS_METRICS_COLUMNS(X)
+#undef X
+};
+
+static ts_status read_metrics(ts_report_run *run, ts_error *err) {
+  char *path = ts_format("%s/metrics.csv", run->directory);
+  struct stat info;
+  ts_status status = TS_OK;
+  if (stat(path, &info) == 0 && info.st_size == 0) {
+    note_damage(run, "metrics.csv is empty");
+  } else {
+    status = ts_csv_read(path, &run->metrics, err);
+    for (int c = 0; c < TS_N_METRICS; ++c) {
+      run->column[c] = status == TS_OK ? ts_csv_column(&run->metrics, names[c]) : -1;
+    }
+    const int *c = run->column;
+    if (status == TS_OK && (c[TS_METRIC_step] < 0 || c[TS_METRIC_tokens] < 0 || c[TS_METRIC_loss] < 0)) {
+      status = ts_error_add(err, "%s: lacks a column: step, tokens and loss are needed", path);
+    }
+  }
+  ts_free(path);
+  return status;
+}
+
+double ts_report_value(const ts_report_run *run, int64_t row, ts_metric metric) {
+  int c = run->column[metric];
+  return c >= 0 ? run->metrics.values[row * run->metrics.n_columns + c] : NAN;
+}
+
+/* ---- rows that count ---- */
+
+/* A validation before a step leaves caches cold. */
+static void mark_validated(ts_report_run *run) {
+  const ts_csv *v = &run->validation;
+  int at = ts_csv_column(v, "step");
+  const int64_t n = run->metrics.n_rows;
+  for (int64_t i = 0, row = 0; at >= 0 && i < v->n_rows; ++i) {
+    double behind = v->values[i * v->n_columns + at];
+    while (row < n && ts_report_value(run, row, TS_METRIC_step) <= behind) {
+      ++row;
+    }
+    if (row < n) {
+      run->steady[row] = false;
+    }
+  }
+}
+
+static void mark_warm(ts_report_run *run) {
+  for (int64_t row = 0; row < run->metrics.n_rows; ++row) {
+    double at = ts_report_value(run, row, TS_METRIC_step);
+    for (int j = 0; j < run->n_jobs; ++j) {
+      double since = at - (double) run->jobs[j].step;
+      run->steady[row] = run->steady[row] && !(since > 0 && since <= TS_REPORT_WARM);
+    }
+    run->steady[row] = run->steady[row] && (run->n_jobs > 0 || row >= TS_REPORT_WARM);
+  }
+}
+
+static void mark_disturbed(ts_report_run *run) {
+  for (int64_t row = 0; row < run->metrics.n_rows; ++row) {
+    run->steady[row] =
+        !(ts_report_value(run, row, TS_METRIC_save_seconds) > 0 ||
+          ts_report_value(run, row, TS_METRIC_stall_seconds) > 0 || ts_report_value(run, row, TS_METRIC_observed) > 0);
+  }
+}
+
+static void measure_elapsed(ts_report_run *run) {
+  double begin = NAN, elapsed = 0;
+  for (int64_t row = 0; row < run->metrics.n_rows; ++row) {
+    double took = ts_report_value(run, row, TS_METRIC_step_seconds), now = ts_report_value(run, row, TS_METRIC_time);
+    elapsed += isfinite(took) ? took : 0;
+    if (isfinite(now) && isnan(begin)) { /* from here on the clock of the day, which counts what lies between jobs */
+      begin = now - elapsed;
+    }
+    elapsed = isfinite(now) ? fmax(elapsed, now - begin) : elapsed;
+    run->elapsed[row] = elapsed;
+  }
+}
+
+ts_status ts_report_run_read(const char *directory, ts_report_run *run, ts_error *err) {
+  *run = (ts_report_run){.directory = ts_strdup(directory), .name = name_of(directory)};
+  ts_status status = read_metrics(run, err);
+  if (status != TS_OK) {
+    return status;
+  }
+  read_table(run, "validation.csv", &run->validation);
+  read_table(run, "moe.csv", &run->experts);
+  read_table(run, "memory.csv", &run->memory);
+  run->n_jobs = ts_jobs_read(directory, &run->jobs);
+  read_deck_text(run);
+  read_state(run);
+  run->steady = ts_calloc((size_t) run->metrics.n_rows + 1, sizeof *run->steady);
+  run->elapsed = ts_calloc((size_t) run->metrics.n_rows + 1, sizeof *run->elapsed);
+  mark_disturbed(run);
+  mark_validated(run);
+  mark_warm(run);
+  measure_elapsed(run);
+  return TS_OK;
+}
+
+void ts_report_run_clear(ts_report_run *run) {
+  ts_csv_free(&run->metrics);
+  ts_csv_free(&run->validation);
+  ts_csv_free(&run->experts);
+  ts_csv_free(&run->memory);
+  ts_jobs_free(&run->jobs, run->n_jobs);
+  ts_free(run->directory);
+  ts_free(run->name);
+  ts_free(run->deck);
+  ts_free(run->state);
+  ts_free(run->damage);
+  ts_free(run->steady);
+  ts_free(run->elapsed);
+  *run = (ts_report_run){0};
+}
+
+/* ---- rates ---- */
+
+static const ts_job *job_of(const ts_report_run *run, int64_t row) {
+  double step = ts_report_value(run, row, TS_METRIC_step);
+  return ts_jobs_of(run->jobs, run->n_jobs, step > 0 && step < 9e15 ? (int64_t) step : 0);
+}
+
+double ts_report_flops(const ts_job *job, ts_flops_convention convention) {
+  const double all[TS_N_FLOPS_CONVENTIONS] = {
+      [TS_FLOPS_PRODUCTS] =
+          job->flops_products > 0 ? job->flops_products : 6 * job->parameters * (double) job->tokens_per_step,
+      [TS_FLOPS_CAUSAL] = job->flops,
+      [TS_FLOPS_FULL] = job->flops_full};
+  return all[convention] > 0 ? all[convention] : NAN;
+}
+
+double ts_report_tokens_per_device(const ts_report_run *run, int64_t row) {
+  const ts_job *job = job_of(run, row);
+  return job != NULL && job->ranks > 0 ? ts_report_value(run, row, TS_METRIC_tokens_per_second) / (double) job->ranks
+                                       : NAN;
+}
+
+double ts_report_flops_per_device(const ts_report_run *run, int64_t row, ts_flops_convention convention) {
+  const ts_job *job = job_of(run, row);
+  return job != NULL && job->ranks > 0 ? ts_report_flops(job, convention) /
+                                             ts_report_value(run, row, TS_METRIC_step_seconds) / (double) job->ranks
+                                       : NAN;
+}
+
+double ts_report_mfu(const ts_report_run *run, int64_t row, ts_flops_convention convention, double peak) {
+  const ts_job *job = job_of(run, row);
+  double of = peak > 0 ? peak : job != NULL && job->ranks > 0 ? job->peak_flops / (double) job->ranks : 0;
+  return of > 0 ? ts_report_flops_per_device(run, row, convention) / of : NAN;
+}
+
+static int ascending(const void *a, const void *b) {
+  double x = *(const double *) a, y = *(const double *) b;
+  return (x > y) - (x < y);
+}
+
+static double median_of(const ts_report_run *run, bool steady, ts_report_measure *value, const void *user) {
+  double *all = ts_malloc(((size_t) run->metrics.n_rows + 1) * sizeof *all), median = NAN;
+  int64_t n = 0;
+  for (int64_t row = 0; row < run->metrics.n_rows; ++row) {
+    double x = run->steady[row] || !steady ? value(run, row, user) : NAN;
+    if (!isnan(x)) {
+      all[n++] = x;
+    }
+  }
+  if (n > 0) {
+    qsort(all, (size_t) n, sizeof *all, ascending);
+    median = n % 2 == 1 ? all[n / 2] : 0.5 * (all[n / 2 - 1] + all[n / 2]);
+  }
+  ts_free(all);
+  return median;
+}
+
+double ts_report_median(const ts_report_run *run, ts_report_measure *value, const void *user) {
+  bool any = false;
+  for (int64_t row = 0; row < run->metrics.n_rows && !any; ++row) {
+    any = run->steady[row];
+  }
+  return median_of(run, any, value, user);
+}
