@@ -147,12 +147,10 @@ static void put_first_records(ts_text *to, int64_t from) {
   put_bytes(&event, 3, version, strlen(version));
   put_record(to, &event);
   ts_text_free(&event);
-  if (from >= 0) {
-    put_time(&event);
-    put_integer(&event, 2, (uint64_t) from);
-    put_bytes(&event, 7, start, sizeof start);
-    put_record(to, &event);
-  }
+  put_time(&event);
+  put_integer(&event, 2, (uint64_t) from);
+  put_bytes(&event, 7, start, sizeof start);
+  put_record(to, &event);
   ts_text_free(&event);
 }
 

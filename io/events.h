@@ -21,8 +21,9 @@
 typedef struct ts_events ts_events;
 
 /** Begin a file in an existing directory.  Not collective.
- * \param [in] from  The first step to come: what earlier files of the directory have from it on is given up, and readers
- *                   are told so (a session that starts at it); -1: nothing is.
+ * \param [in] from  The first step to come, not negative.  What earlier files of the directory have from it on is given
+ *                   up: a session starts at it, and readers drop what is behind the start of every session but a run's
+ *                   first.  So the first file of a run has a session, too.
  * \param [out] out  The caller's, end with ts_events_close; NULL on error.
  * \return TS_BAD_INPUT with "PATH: reason" when the file cannot be written. */
 ts_status ts_events_open(const char *directory, int64_t from, ts_events **out, ts_error *err);

@@ -234,8 +234,7 @@ static ts_status open_event_file(ts_monitors *m, const ts_deck *deck, const ts_m
   char *directory = events_directory(deck);
   ts_error why = {0};
   ts_status status = make_monitor_directory(deck, key, directory, err);
-  status =
-      status == TS_OK ? ts_events_open(directory, begin->again ? begin->samples + 1 : -1, &m->events, &why) : status;
+  status = status == TS_OK ? ts_events_open(directory, begin->samples + 1, &m->events, &why) : status;
   if (why.count > 0) {
     ts_deck_error(deck, key, err, "%s", why.text);
   }
