@@ -1,5 +1,6 @@
 /** \file
- * Event files as TensorBoard reads them: DIRECTORY/events.out.tfevents.SECONDS.HOST.PID.0, curves of numbers over steps.
+ * Event files as TensorBoard reads them: curves of numbers over steps, in
+ * DIRECTORY/events.out.tfevents.SECONDS.HOST.PID.0.
  *
  *   file    = record ...           the first one: the version of what follows, "brain.Event:2"
  *   record  = bytes of event : 8, masked CRC-32C of these 8 : 4, event, masked CRC-32C of event : 4, little-endian

@@ -23,7 +23,7 @@ typedef struct event_list {
   bool timed;    /**< Every record says when it was written. */
 } event_list;
 
-/** Append what a file's \a length bytes say, up to the first record that is not whole or is damaged.  Not collective. */
+/** Append what a file's \a length bytes say, up to the first record that is damaged or not whole. Not collective. */
 void event_list_read(event_list *list, const char *data, size_t length);
 
 /** Append what all event files of a directory say, in the order of their names; a session drops, of what is there, the

@@ -22,8 +22,8 @@ enum { ALWAYS, SCALED, TIMED, VALIDATED }; /* when a curve is written */
 #define TIME DEEPSPEED "elapsed_time_ms_"
 #define OURS "Tessera/Samples/"
 
-/* X (name, when, tag, value), of the row m of metrics.csv and the result r.  What a step waited for communication may be
- * in its forward, too, so what is left of the backward is no less than nothing. */
+/* X (name, when, tag, value), of the row m of metrics.csv and the result r.  What a step waited for communication may
+ * be in its forward, too, so what is left of the backward is no less than nothing. */
 #define CURVES(X)                                                                                       \
   X(TRAIN_LOSS, ALWAYS, DEEPSPEED "train_loss", m->loss)                                                \
   X(LR, ALWAYS, DEEPSPEED "lr", m->lr)                                                                  \
