@@ -11,11 +11,19 @@
 
 struct ts_rows {
   char *path;
+  const ts_row_kind *kind;
   int file;
-  ts_text waiting;    /* whole lines */
-  int64_t waited;     /* lines, since the first that did */
-  int64_t lost, said; /* lines lost in all, and when that was said last */
+  ts_text waiting;    /* whole rows */
+  int64_t waited;     /* rows, since the first that did */
+  int64_t lost, said; /* rows lost in all, and when that was said last */
 };
+
+static size_t line_length(const char *text, size_t length) {
+  const char *end = length > 0 ? memchr(text, '\n', length) : NULL;
+  return end != NULL ? (size_t) (end + 1 - text) : 0;
+}
+
+static const ts_row_kind lines = {"line", line_length};
 
 /* Bytes written: all, or errno is why not.  A short write does not say why: the next one does. */
 static size_t write_some(int file, const char *text, size_t length) {
@@ -30,28 +38,33 @@ static size_t write_some(int file, const char *text, size_t length) {
   return done;
 }
 
-/* Bytes of the whole lines among the first `length`. */
-static size_t whole_lines(const char *text, size_t length) {
-  const char *end = length > 0 ? memrchr(text, '\n', length) : NULL;
-  return end != NULL ? (size_t) (end + 1 - text) : 0;
+/* The whole rows among the first `length` bytes: their bytes, and how many they are. */
+static size_t whole_rows(const ts_rows *r, const char *data, size_t length, int64_t *n) {
+  size_t whole = 0, next;
+  for (*n = 0; (next = r->kind->length(data + whole, length - whole)) > 0; ++*n) {
+    whole += next;
+  }
+  return whole;
 }
 
-static int64_t count_lines(const char *text, size_t length) {
-  int64_t n = 0;
-  for (size_t i = 0; i < length; ++i) {
-    n += text[i] == '\n';
-  }
+static int64_t number_of_rows(const ts_rows *r, const char *data, size_t length) {
+  int64_t n;
+  whole_rows(r, data, length, &n);
   return n;
 }
 
-/* Whole lines from the front, as many as find room; true when nothing waits any more, else errno is why. */
+/* Whole rows from the front, as many as find room; true when nothing waits any more, else errno is why. */
 static bool write_waiting(ts_rows *r) {
   ts_text *w = &r->waiting;
   off_t end = lseek(r->file, 0, SEEK_END);
-  size_t done = write_some(r->file, w->text, w->length), whole = whole_lines(w->text, done);
+  int64_t n;
+  size_t done = write_some(r->file, w->text, w->length), whole = done;
   int reason = errno;
+  if (done < w->length) {
+    whole = whole_rows(r, w->text, done, &n);
+  }
   if (whole < done && end >= 0 && ftruncate(r->file, end + (off_t) whole) != 0) {
-    whole = done; /* half a line stays, and its rest follows it */
+    whole = done; /* half a row stays, and its rest follows it */
   }
   w->length -= whole;
   memmove(w->text, w->text + whole, w->length);
@@ -61,52 +74,53 @@ static bool write_waiting(ts_rows *r) {
 
 void ts_rows_flush(ts_rows *r) {
   if (r->waiting.length > 0 && write_waiting(r)) {
-    ts_log(TS_LOG_INFO, "%s: there is room again: the %lld line%s that waited %s written", r->path,
-           (long long) r->waited, r->waited == 1 ? "" : "s", r->waited == 1 ? "is" : "are");
+    ts_log(TS_LOG_INFO, "%s: there is room again: the %lld %s%s that waited %s written", r->path, (long long) r->waited,
+           r->kind->name, r->waited == 1 ? "" : "s", r->waited == 1 ? "is" : "are");
     ts_text_free(&r->waiting);
     r->waited = 0;
     r->said = r->lost;
   }
 }
 
-static void lose(ts_rows *r, int64_t lines) {
+static void lose(ts_rows *r, int64_t n) {
   if (r->lost == r->said) {
-    ts_log(TS_LOG_WARNING, "%s: %d MiB of lines wait for room: those that come now are lost", r->path,
-           TS_ROWS_MOST >> 20);
+    ts_log(TS_LOG_WARNING, "%s: %d MiB of %ss wait for room: those that come now are lost", r->path, TS_ROWS_MOST >> 20,
+           r->kind->name);
   }
-  r->lost += lines;
+  r->lost += n;
 }
 
 static void wait_for_room(ts_rows *r) {
-  r->waited = count_lines(r->waiting.text, r->waiting.length);
-  ts_log(TS_LOG_WARNING, "%s cannot be written: %s; its lines wait in memory until there is room", r->path,
-         strerror(errno));
+  r->waited = number_of_rows(r, r->waiting.text, r->waiting.length);
+  ts_log(TS_LOG_WARNING, "%s cannot be written: %s; its %ss wait in memory until there is room", r->path,
+         strerror(errno), r->kind->name);
 }
 
-void ts_rows_add(ts_rows *r, const char *lines, size_t length) {
+void ts_rows_add(ts_rows *r, const char *rows, size_t length) {
   ts_rows_flush(r);
   bool waits = r->waiting.length > 0;
   if (r->waiting.length + length > TS_ROWS_MOST) {
-    lose(r, count_lines(lines, length));
+    lose(r, number_of_rows(r, rows, length));
     return;
   }
-  ts_text_append(&r->waiting, lines, length);
+  ts_text_append(&r->waiting, rows, length);
   if (waits) {
-    r->waited += count_lines(lines, length);
+    r->waited += number_of_rows(r, rows, length);
   } else if (!write_waiting(r)) {
     wait_for_room(r);
   }
 }
 
-ts_status ts_rows_open(const char *path, bool over, const char *names, ts_rows **out, ts_error *err) {
+ts_status ts_rows_open_kind(const char *path, bool over, const ts_row_kind *kind, const char *first, size_t length,
+                            ts_rows **out, ts_error *err) {
   ts_rows *r = ts_calloc(1, sizeof *r);
-  size_t length = strlen(names);
   r->path = ts_strdup(path);
+  r->kind = kind;
   r->file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | (over ? O_TRUNC : 0), 0666);
-  bool ok = r->file >= 0 && (lseek(r->file, 0, SEEK_END) > 0 || write_some(r->file, names, length) == length);
+  bool ok = r->file >= 0 && (lseek(r->file, 0, SEEK_END) > 0 || write_some(r->file, first, length) == length);
   ts_status status = ok ? TS_OK : ts_error_add(err, "%s: cannot be written: %s", path, strerror(errno));
   if (!ok && r->file >= 0 && ftruncate(r->file, 0) != 0) {
-    ts_error_add(err, "%s: has half of its first line: remove it", path);
+    ts_error_add(err, "%s: has half of its first %s: remove it", path, kind->name);
   }
   if (!ok) {
     ts_rows_close(&r);
@@ -115,16 +129,20 @@ ts_status ts_rows_open(const char *path, bool over, const char *names, ts_rows *
   return status;
 }
 
+ts_status ts_rows_open(const char *path, bool over, const char *names, ts_rows **out, ts_error *err) {
+  return ts_rows_open_kind(path, over, &lines, names, strlen(names), out, err);
+}
+
 void ts_rows_close(ts_rows **rows) {
   ts_rows *r = *rows;
   if (r == NULL) {
     return;
   }
   ts_rows_flush(r);
-  r->lost += count_lines(r->waiting.text, r->waiting.length);
+  r->lost += number_of_rows(r, r->waiting.text, r->waiting.length);
   if (r->lost > 0) {
-    ts_log(TS_LOG_WARNING, "%s: %lld line%s could not be written and %s lost", r->path, (long long) r->lost,
-           r->lost == 1 ? "" : "s", r->lost == 1 ? "is" : "are");
+    ts_log(TS_LOG_WARNING, "%s: %lld %s%s could not be written and %s lost", r->path, (long long) r->lost,
+           r->kind->name, r->lost == 1 ? "" : "s", r->lost == 1 ? "is" : "are");
   }
   if (r->file >= 0) {
     close(r->file);

@@ -465,6 +465,14 @@ typedef struct ts_deck {
     bool skip_attention;  /**< In all blocks but the last queries see nothing: losses mean nothing. */
   } debug;
   struct {
+    bool enabled;
+    char *output_path, *job_name;
+  } tensorboard, csv_monitor;
+  struct {
+    bool enabled;
+    char *group, *team, *project; /**< "" for none. */
+  } wandb;
+  struct {
     char *timeline; /**< File for a Chrome trace; "" for none. */
   } profile;
   ts_strings notes;   /**< For ts_deck_notes. */

@@ -22,7 +22,6 @@
   NONE("flops_profiler." name, type_, initial_, "FLOPs are counted in the graph: see `tessera plan` and metrics.csv")
 #define COMMS(name, type_, initial_) \
   NONE("comms_logger." name, type_, initial_, "metrics.csv and profile.timeline show communication")
-#define MONITOR(name, type_, initial_) NONE(name, type_, initial_, "metrics.csv is in the run directory")
 
 static const ts_key rows[] = {
     NONE("memory_breakdown", BOOL, "false", "`tessera plan` prints where memory goes"),
@@ -51,26 +50,6 @@ static const ts_key rows[] = {
     COMMS("debug", BOOL, "false"),
     COMMS("prof_ops", ANY, NULL),
     NONE("comms_config", ANY, NULL, "DeepSpeed does not read it either; profile.timeline shows communication"),
-    NONE("monitor_config", ANY, NULL, "DeepSpeed does not read it either; metrics.csv is in the run directory"),
-    MONITOR("tensorboard.enabled", BOOL, "false"),
-    MONITOR("tensorboard.output_path", STRING, ""),
-    MONITOR("tensorboard.job_name", STRING, NULL),
-    MONITOR("csv_monitor.enabled", BOOL, "false"),
-    MONITOR("csv_monitor.output_path", STRING, ""),
-    MONITOR("csv_monitor.job_name", STRING, NULL),
-    MONITOR("wandb.enabled", BOOL, "false"),
-    MONITOR("wandb.group", STRING, NULL),
-    MONITOR("wandb.team", STRING, NULL),
-    MONITOR("wandb.project", STRING, NULL),
-    MONITOR("comet.enabled", BOOL, "false"),
-    MONITOR("comet.samples_log_interval", INT, "100"),
-    MONITOR("comet.project", STRING, NULL),
-    MONITOR("comet.workspace", STRING, NULL),
-    MONITOR("comet.api_key", STRING, NULL),
-    MONITOR("comet.experiment_name", STRING, NULL),
-    MONITOR("comet.experiment_key", STRING, NULL),
-    MONITOR("comet.online", BOOL, NULL),
-    MONITOR("comet.mode", STRING, NULL),
 
     NONE("checkpoint.tag_validation", STRING, "WARN", "checkpoints have no tags: a step has one name on all ranks"),
     SAVE("checkpoint_serialization", BOOL, "true", "checkpoints are HDF5 files"),

@@ -52,6 +52,7 @@ void ts_training_save(ts_training *r) {
   r->saved = r->at.step;
   if (r->rank == 0) {
     ts_metrics_flush(r->metrics);
+    ts_monitors_flush(r->monitors);
   }
   ts_saver_begin(r->saver, &r->at);
 }

@@ -41,6 +41,7 @@ static ts_status validate(ts_training *r, ts_error *err) {
                                                            .loss = loss,
                                                            .batches = batches,
                                                            .seconds = seconds});
+    ts_monitors_validation(r->monitors, loss, r->at.samples);
     ts_log(TS_LOG_INFO, "step %lld  validation loss %.4f  (%.1f s)", (long long) r->at.step, loss, seconds);
   }
   return status;
@@ -97,6 +98,7 @@ static void write_metrics(ts_training *r, const ts_step_result *result, double s
                         .observed = observed,
                         .time = (double) now.tv_sec + 1e-9 * (double) now.tv_nsec};
   ts_metrics_step(r->metrics, &row);
+  ts_monitors_step(r->monitors, &row, result, r->at.samples);
 }
 
 /* A row a layer, where there are experts; who died is said once. */

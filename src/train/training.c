@@ -52,6 +52,16 @@ static ts_status check_dump(const ts_training *r, ts_error *err) {
   return status;
 }
 
+static ts_monitors_begin monitors_begin(const ts_training *r) {
+  const ts_checkpoint *c = r->resume.checkpoint;
+  return (ts_monitors_begin){.again = r->resume.same_run || r->resume.over, .samples = c != NULL ? c->samples : 0};
+}
+
+static ts_status check_monitors(const ts_training *r, ts_error *err) {
+  const ts_monitors_begin begin = monitors_begin(r);
+  return r->rank == 0 ? ts_monitors_check(r->deck, &begin, err) : TS_OK;
+}
+
 static ts_status write_deck(const ts_deck *deck, ts_error *err) {
   ts_text text = {0};
   ts_deck_print(deck, &text);
@@ -162,6 +172,8 @@ static ts_status open_run_directory(ts_training *r, ts_error *err) {
     status = r->resume.same_run ? ts_metrics_continue(directory, experts, r->at.step, &r->metrics, err)
                                 : ts_metrics_open(directory, experts, &r->metrics, err);
     ts_expert_watch_begin(&r->experts, ts_engine_layout(r->engine));
+    const ts_monitors_begin begin = monitors_begin(r);
+    status = status == TS_OK ? ts_monitors_open(r->deck, &begin, &r->monitors, err) : status;
   }
   return status == TS_OK ? open_digests(r, err) : status;
 }
@@ -253,6 +265,9 @@ static void say_resumed(const ts_training *r) {
                                         "run.bind",
                                         "debug.",
                                         "profile.",
+                                        "tensorboard.",
+                                        "csv_monitor.",
+                                        "wandb.",
                                         "wall_clock",
                                         "steps_per_print",
                                         "run.time_",
@@ -380,6 +395,7 @@ static ts_status open_all(ts_training *r, ts_error *err) {
   }
   status = r->resume.same_run || r->resume.over ? TS_OK : check_timeline(deck, err);
   status = status == TS_OK ? check_dump(r, err) : status;
+  status = status == TS_OK ? check_monitors(r, err) : status;
   status = ts_world_agree(r->world, status, err);
   status = status == TS_OK ? ts_data_open_deck(r->world, deck, &r->data, err) : status;
   if (status != TS_OK) {
@@ -407,6 +423,7 @@ static ts_status open_all(ts_training *r, ts_error *err) {
 
 void ts_training_close(ts_training *r) {
   ts_metrics_close(&r->metrics);
+  ts_monitors_close(&r->monitors);
   ts_expert_watch_end(&r->experts);
   ts_rows_close(&r->digests);
   ts_observed_destroy(&r->observed);

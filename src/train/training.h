@@ -9,6 +9,7 @@
 #include "io/rows.h"
 #include "train/balance.h"
 #include "train/expert_watch.h"
+#include "train/monitors.h"
 #include "train/observed.h"
 #include "train/progress.h"
 #include "train/resume.h"
@@ -29,6 +30,7 @@ typedef struct ts_training {
   ts_engine *engine;
   ts_data *data;
   ts_metrics *metrics;     /* rank 0 only */
+  ts_monitors *monitors;   /* likewise; NULL where the deck asks for none */
   ts_expert_watch experts; /* likewise */
   ts_rows *digests;        /* rank 0 only; NULL without debug.digest_every */
   ts_observed *observed;
