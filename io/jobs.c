@@ -14,20 +14,20 @@ enum { MOST_BYTES = 16 << 20, MOST_JOBS = 1000 };
 
 #define FILE_NAME "jobs.jsonl"
 
-static void add_name(ts_text *to, const char *name) {
+static void add_member_name(ts_text *to, const char *name) {
   ts_text_add(to, "%s\"%s\": ", to->length > 1 ? ", " : "", name);
 }
 
 static void print_job(const ts_job *job, ts_text *to) {
   ts_text_add(to, "{");
-#define TEXT(name)     \
-  add_name(to, #name); \
+#define TEXT(name)            \
+  add_member_name(to, #name); \
   ts_text_add_json(to, job->name != NULL ? job->name : "");
-#define INTEGER(name)  \
-  add_name(to, #name); \
+#define INTEGER(name)         \
+  add_member_name(to, #name); \
   ts_text_add(to, "%lld", (long long) job->name);
-#define REAL(name)     \
-  add_name(to, #name); \
+#define REAL(name)            \
+  add_member_name(to, #name); \
   ts_text_add(to, "%.17g", isfinite(job->name) ? job->name : 0);
   TS_JOB_MEMBERS(TEXT, INTEGER, REAL)
 #undef TEXT
@@ -59,28 +59,28 @@ ts_status ts_jobs_add(const char *directory, bool over, const ts_job *job, ts_er
   return status;
 }
 
-static char *text_of(const json_t *object, const char *name) {
+static char *job_text(const json_t *object, const char *name) {
   const char *text = json_string_value(json_object_get(object, name));
   return text != NULL ? ts_strdup(text) : NULL;
 }
 
-static double number_of(const json_t *object, const char *name) {
+static double job_number(const json_t *object, const char *name) {
   const json_t *member = json_object_get(object, name);
   double value = json_is_number(member) ? json_number_value(member) : 0;
   return isfinite(value) ? value : 0;
 }
 
 /* 0 for what is negative, or no integer of 53 bits. */
-static int64_t integer_of(const json_t *object, const char *name) {
-  double value = number_of(object, name);
+static int64_t job_integer(const json_t *object, const char *name) {
+  double value = job_number(object, name);
   return value >= 0 && value < 9007199254740992.0 ? (int64_t) value : 0;
 }
 
-static ts_job read_job(const json_t *object) {
+static ts_job job_of_line(const json_t *object) {
   return (ts_job){
-#define TEXT(name) .name = text_of(object, #name),
-#define INTEGER(name) .name = integer_of(object, #name),
-#define REAL(name) .name = number_of(object, #name),
+#define TEXT(name) .name = job_text(object, #name),
+#define INTEGER(name) .name = job_integer(object, #name),
+#define REAL(name) .name = job_number(object, #name),
       TS_JOB_MEMBERS(TEXT, INTEGER, REAL)
 #undef TEXT
 #undef INTEGER
@@ -101,7 +101,7 @@ int ts_jobs_read(const char *directory, ts_job **jobs) {
       json_t *object = json_loadb(line, (size_t) (end - line), JSON_REJECT_DUPLICATES, NULL);
       if (json_is_object(object)) {
         TS_GROW(*jobs, n, capacity);
-        (*jobs)[n++] = read_job(object);
+        (*jobs)[n++] = job_of_line(object);
       }
       json_decref(object);
     }

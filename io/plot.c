@@ -122,7 +122,7 @@ static ts_chart_curve drawn(const curve *c, const char *name, const char *color,
       .name = name, .color = color, .width = width, .opacity = opacity, .n = c->n, .x = c->step, .y = c->loss};
 }
 
-static void draw_losses(const char *directory, const losses *l, ts_text *svg) {
+static void draw_run_losses(const char *directory, const losses *l, ts_text *svg) {
   char tokens[32], *title = directory_name(directory);
   char *subtitle =
       ts_format("%.0f step%s, %s tokens", l->steps, l->steps == 1 ? "" : "s", ts_human_count(l->tokens, tokens));
@@ -149,7 +149,7 @@ ts_status ts_plot_losses(const char *directory, ts_error *err) {
   if (status == TS_OK) {
     ts_text svg = {0};
     l.smooth = smooth_curve(&l.training);
-    draw_losses(directory, &l, &svg);
+    draw_run_losses(directory, &l, &svg);
     char *path = ts_format("%s/loss.svg", directory);
     status = ts_write_file(path, svg.text, svg.length, err);
     ts_free(path);

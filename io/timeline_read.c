@@ -36,25 +36,26 @@ static int number_of_op(reader *r, const char *name) {
   return i;
 }
 
-static double member(const json_t *object, const char *name) {
+static double number_member(const json_t *object, const char *name) {
   const json_t *value = json_object_get(object, name);
   double x = json_is_number(value) ? json_number_value(value) : NAN;
   return fabs(x) < 1e15 ? x : NAN;
 }
 
-static void add_span(reader *r, const json_t *event, int rank) {
+static void append_span(reader *r, const json_t *event, int rank) {
   ts_trace *t = r->trace;
   const char *phase = json_string_value(json_object_get(event, "ph"));
   const char *category = json_string_value(json_object_get(event, "cat"));
   const json_t *args = json_object_get(event, "args");
-  double start = member(event, "ts"), seconds = member(event, "dur"), thread = member(event, "tid");
+  double start = number_member(event, "ts"), seconds = number_member(event, "dur"),
+         thread = number_member(event, "tid");
   if (phase == NULL || strcmp(phase, "X") != 0 || category == NULL || isnan(start) || !(seconds >= 0) ||
       !(thread >= 0 && thread < TS_N_TIMELINE_THREADS) || t->n >= TS_TRACE_SPANS) {
     return;
   }
   int op = number_of_op(r, category);
   if (op >= 0) {
-    double bytes = member(args, "bytes"), ranks = member(args, "ranks");
+    double bytes = number_member(args, "bytes"), ranks = number_member(args, "ranks");
     TS_GROW(t->span, t->n, r->capacity);
     t->span[t->n++] = (ts_span){.op = op,
                                 .rank = rank,
@@ -93,7 +94,7 @@ static ts_status read_rank(reader *r, const char *path, int rank, ts_error *err)
     json_t *event =
         length > 1 && length < MOST_LINE && line[0] == '{' ? json_loadb(line, (size_t) length, 0, NULL) : NULL;
     if (json_is_object(event)) {
-      add_span(r, event, rank);
+      append_span(r, event, rank);
     } else if (strstr(line, "\"otherData\"") != NULL) {
       read_other(r->trace, line);
     }

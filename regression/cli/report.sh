@@ -59,7 +59,8 @@ test_run() {
     "$(awk -F, 'NR > 1 { s = 0; for (i = 3; i <= NF; i++) s += $i; if (s > m) m = s } END { printf "%d", m }' run/memory.csv)"
   ok "two jobs" is "$(wc -l < run/jobs.jsonl)" 2
   ok "the second goes on behind step 8" sh -c 'tail -n 1 run/jobs.jsonl | grep -q "\"step\": 8,"'
-  ok "one step was observed" is "$(awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == "observed") c = i } NR > 1 { n += $c } END { print n }' run/metrics.csv)" 1
+  ok "one step was observed" is "$(awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == "observed") c = i }
+    NR > 1 { n += $c } END { print n }' run/metrics.csv)" 1
   ok "nothing is loaded" sh -c "! grep -qE ' src=|<link|@import|url\\(' run/report.html"
   drawn "the page of a run"
 }
@@ -132,7 +133,9 @@ test_long() {
   mkdir -p long
   cp run/jobs.jsonl long
   head -n 1 run/metrics.csv > long/metrics.csv
-  awk 'BEGIN { for (s = 1; s <= 1000000; s++) printf "%d,%d,%.5f,0.5,1e-3,0.1,9000,1.5,0.4,47362048,0.01,0.005,0.001,0,1,0,0,0,0.03,0.05,0.01,0,0.08,0,nan\n", s, s * 1000, 2 + 3 / sqrt(s) }' >> long/metrics.csv
+  awk 'BEGIN { for (s = 1; s <= 1000000; s++) 
+    printf "%d,%d,%.5f,0.5,1e-3,0.1,9000,1.5,0.4,47362048,0.01,0.005,0.001,0,1,0,0,0,0.03,0.05,0.01,0,0.08,0,nan\n",
+      s, s * 1000, 2 + 3 / sqrt(s) }' >> long/metrics.csv
   report long
   page=long/report.html
   ok "a million steps" gave 0

@@ -74,8 +74,9 @@ static void step_control(run_case *c) {
   double factor = ops_in(c, 1)[0] / valid / scale, norm = factor * sqrt(squares);
   bool bad = valid > 0 && (!isfinite(loss) || !isfinite(norm)),
        skip = valid == 0 || (bad && !c->attr.control.keep_nonfinite);
-  memcpy(ops_out(c, 0), (double[]){loss, valid, balance, (float) norm, flag[0], flag[1], flag[2], skip, bad, scale, scale, 0},
-         TS_SUMMARY_SIZE * sizeof(double));
+  const double summary[TS_SUMMARY_SIZE] = {loss,    valid, balance, (float) norm, flag[0], flag[1],
+                                           flag[2], skip,  bad,     scale,        scale,   0};
+  memcpy(ops_out(c, 0), summary, sizeof summary);
   ops_out(c, 1)[0] = limit > 0 && limit / (norm + 1e-6) < 1 ? factor * limit / (norm + 1e-6) : factor;
   ops_out(c, 2)[0] = skip;
 }

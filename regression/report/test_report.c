@@ -1,5 +1,5 @@
-/* What a report makes of a run's files: which steps count, rates by each convention, thinned curves, jobs, timelines; and
- * that nothing of a user's text becomes markup. */
+/* What a report makes of a run's files: which steps count, rates by each convention, thinned curves, jobs, timelines;
+ * and that nothing of a user's text becomes markup. */
 #include "base/log.h"
 #include "base/memory.h"
 #include "io/chart.h"

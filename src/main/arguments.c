@@ -67,7 +67,7 @@ static bool is_one_of(const char *argument, const char *word) {
 }
 
 /* Does a word end as the value that may be left out: ".svg" of "[FILE.svg]"; or is it one of several? */
-static bool is_like(const char *argument, const char *word) {
+static bool may_be_value(const char *argument, const char *word) {
   if (strchr(argument, '|') != NULL) {
     return is_one_of(argument, word);
   }
@@ -92,7 +92,7 @@ static ts_status take_option(ts_arguments *out, int argc, char **argv, int *i, t
     }
   } else if (equals != NULL) {
     value = equals + 1;
-  } else if (*i + 1 < argc && (!may_be_left_out(option) || is_like(option->argument, argv[*i + 1]))) {
+  } else if (*i + 1 < argc && (!may_be_left_out(option) || may_be_value(option->argument, argv[*i + 1]))) {
     value = argv[++*i];
   } else if (!may_be_left_out(option)) {
     return ts_error_add(err, "%s: %s needs a value: %s %s", command->name, option->name, option->name,

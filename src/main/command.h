@@ -14,8 +14,8 @@
 
 typedef struct ts_option {
   const char *name; /**< "--ranks" */
-  /** What the value is called in the help; NULL for a switch; "[FILE.svg]" or "[text|csv]" for one that may be left out:
-   * it is the next word where that ends so, or is one of them. */
+  /** What the value is called in the help; NULL for a switch; "[FILE.svg]" or "[text|csv]" for one that may be left
+   * out: it is the next word where that ends so, or is one of them. */
   const char *argument;
   const char *fallback; /**< Value when it is not given; NULL for none. */
   const char *help;

@@ -54,8 +54,8 @@ static void warn_of_damage(const ts_report_run *run) {
   }
 }
 
-static ts_status print_table(const ts_report_run *run, int n, const ts_report_units *units, const char *format,
-                             ts_error *err) {
+static ts_status print_run_table(const ts_report_run *run, int n, const ts_report_units *units, const char *format,
+                                 ts_error *err) {
   ts_text text = {0};
   ts_status status = ts_report_table(run, n, units, format[0] != 0 ? format : "text", &text, err);
   if (status == TS_OK) {
@@ -77,7 +77,7 @@ int ts_main_report(const ts_arguments *arguments, ts_world *world, ts_error *err
     warn_of_damage(&run[i]);
   }
   if (status == TS_OK && table != NULL) {
-    status = print_table(run, n, &units, table, err);
+    status = print_run_table(run, n, &units, table, err);
   }
   if (status == TS_OK && (table == NULL || ts_argument(arguments, "-o") != NULL)) {
     status = write_page(arguments, run, &units, err);

@@ -99,7 +99,7 @@ static bool has_chart(const ts_curves *p, const chart_row *chart) {
 /* ---- data for the script ---- */
 
 /* JSON that may stand in a script element: nothing in it ends the element. */
-static void add_json(ts_text *to, const char *text) {
+static void add_json_text(ts_text *to, const char *text) {
   ts_text json = {0};
   ts_text_add_json(&json, text);
   for (const char *c = json.text; *c != 0; ++c) {
@@ -133,7 +133,7 @@ static places new_places(int64_t most) {
                   ts_calloc(n, sizeof(double))};
 }
 
-static void add_place(places *at, const ts_report_run *run, double step, double value) {
+static void append_place(places *at, const ts_report_run *run, double step, double value) {
   at->step[at->n] = step;
   at->value[at->n] = value;
   ts_series_place(run, step, &at->tokens[at->n], &at->hours[at->n]);
@@ -166,7 +166,7 @@ static places find_validations(const ts_report_run *run) {
   places at = new_places(points);
   for (int64_t i = 0; i < points; ++i) {
     const double *row = v->values + ((i + 1) * n / points - 1) * v->n_columns;
-    add_place(&at, run, row[step], row[loss]);
+    append_place(&at, run, row[step], row[loss]);
   }
   return at;
 }
@@ -179,7 +179,7 @@ static places find_saves(const ts_report_run *run) {
   places at = new_places(MOST_MARKS);
   for (int64_t row = 0, i = 0; row < run->metrics.n_rows; ++row) {
     if (ts_report_value(run, row, TS_METRIC_save_seconds) > 0 && i++ * MOST_MARKS / n >= kept && kept < MOST_MARKS) {
-      add_place(&at, run, ts_report_value(run, row, TS_METRIC_step), 0);
+      append_place(&at, run, ts_report_value(run, row, TS_METRIC_step), 0);
       ++kept;
     }
   }
@@ -190,7 +190,7 @@ static places find_restarts(const ts_report_run *run) {
   places at = new_places(MOST_MARKS);
   for (int j = 1; j < run->n_jobs && at.n < MOST_MARKS; ++j) {
     if (run->jobs[j].step > 0) {
-      add_place(&at, run, (double) run->jobs[j].step, 0);
+      append_place(&at, run, (double) run->jobs[j].step, 0);
     }
   }
   return at;
@@ -209,7 +209,7 @@ static void add_run_data(const ts_curves *p, int run, ts_text *to) {
   const ts_series *s = &p->series[run];
   char *label = label_of(p, run);
   ts_text_add(to, "%s{\"label\":", run > 0 ? ",\n" : "");
-  add_json(to, label);
+  add_json_text(to, label);
   ts_free(label);
   ts_text_add(to, ",");
   add_numbers(to, "step", s->step, s->n, "%.12g");

@@ -54,7 +54,7 @@ static void add_summary(const page *p) {
 }
 
 /* A heading where there are several runs; the picture of each that has one. */
-static void begin_part(const page *p, int run, const char *title, bool *begun) {
+static void begin_page_part(const page *p, int run, const char *title, bool *begun) {
   if (!*begun) {
     ts_text_add(p->html, "<section><h2>%s</h2>\n", title);
     *begun = true;
@@ -66,22 +66,22 @@ static void begin_part(const page *p, int run, const char *title, bool *begun) {
   }
 }
 
-static void end_part(const page *p, bool begun) {
+static void end_page_part(const page *p, bool begun) {
   ts_text_add(p->html, begun ? "</section>\n" : "");
 }
 
-static void add_part(const page *p, int run, const char *title, bool *begun, const ts_text *picture, bool figure) {
-  begin_part(p, run, title, begun);
+static void add_run_part(const page *p, int run, const char *title, bool *begun, const ts_text *picture, bool figure) {
+  begin_page_part(p, run, title, begun);
   ts_text_add(p->html, figure ? "<figure>" : "<div class=\"scroll\">");
   ts_text_append(p->html, picture->text, picture->length);
   ts_text_add(p->html, figure ? "</figure>\n" : "</div>\n");
 }
 
-static bool memory_of(const ts_report_run *run, ts_text *to) {
+static bool memory_picture(const ts_report_run *run, ts_text *to) {
   return ts_picture_memory(&run->memory, to);
 }
 
-static bool experts_of(const ts_report_run *run, ts_text *to) {
+static bool experts_picture(const ts_report_run *run, ts_text *to) {
   return ts_picture_experts(&run->experts, to);
 }
 
@@ -91,11 +91,11 @@ static void add_pictures(const page *p, const char *title, bool (*picture)(const
   for (int run = 0; run < p->n; ++run) {
     ts_text text = {0};
     if (picture(&p->run[run], &text)) {
-      add_part(p, run, title, &begun, &text, figure);
+      add_run_part(p, run, title, &begun, &text, figure);
     }
     ts_text_free(&text);
   }
-  end_part(p, begun);
+  end_page_part(p, begun);
 }
 
 /* Where the last job has left one; a run that was moved has it beside its metrics. */
@@ -116,7 +116,7 @@ static char *find_timeline(const ts_report_run *run) {
   return access(path, R_OK) == 0 ? ts_strdup(path) : NULL;
 }
 
-static bool step_of(const ts_report_run *run, ts_text *to) {
+static bool step_picture(const ts_report_run *run, ts_text *to) {
   char *path = find_timeline(run);
   ts_trace trace = {0};
   ts_text picture = {0}, messages = {0};
@@ -143,7 +143,7 @@ static bool step_of(const ts_report_run *run, ts_text *to) {
 
 /* ---- jobs and decks ---- */
 
-static bool jobs_of(const ts_report_run *run, ts_text *to) {
+static bool jobs_table(const ts_report_run *run, ts_text *to) {
   static const char *const headings[] = {"began (UTC)", "behind step", "job",   "ranks",  "nodes",
                                          "ZeRO",        "grid",        "types", "device", NULL};
   if (run->n_jobs == 0) {
@@ -176,7 +176,7 @@ static bool jobs_of(const ts_report_run *run, ts_text *to) {
   return true;
 }
 
-static bool deck_of(const ts_report_run *run, ts_text *to) {
+static bool deck_text(const ts_report_run *run, ts_text *to) {
   if (run->deck != NULL) {
     ts_text_add(to, "<details><summary>deck.cfg</summary><pre>");
     ts_markup_add(to, run->deck);
@@ -231,7 +231,7 @@ static void make_nonce(char nonce[33]) {
   }
 }
 
-static void add_names(const page *p) {
+static void add_run_names(const page *p) {
   for (int run = 0; run < p->n && run < 8; ++run) {
     ts_text_add(p->html, "%s", run > 0 ? ", " : "");
     ts_markup_add(p->html, p->run[run].name);
@@ -239,7 +239,7 @@ static void add_names(const page *p) {
   ts_text_add(p->html, "%s", p->n > 8 ? ", ..." : "");
 }
 
-static void add_head(const page *p) {
+static void add_page_head(const page *p) {
   ts_text *to = p->html;
   ts_text_add(
       to,
@@ -248,10 +248,10 @@ static void add_head(const page *p) {
       "'nonce-%s'; base-uri 'none'; form-action 'none'\"/>\n<meta name=\"viewport\" "
       "content=\"width=device-width, initial-scale=1\"/>\n<title>",
       p->nonce);
-  add_names(p);
+  add_run_names(p);
   ts_text_add(to, "</title>\n<style>\n/*<![CDATA[*/\n%s%s/*]]>*/\n</style>\n</head>\n<body>\n<h1>",
               ts_asset_dygraphs_css, ts_asset_page_css);
-  add_names(p);
+  add_run_names(p);
   ts_text_add(to, "</h1>\n");
   for (int run = 0; run < p->n; ++run) {
     const ts_report_run *r = &p->run[run];
@@ -286,16 +286,16 @@ static void add_scripts(const page *p) {
 void ts_report_page(const ts_report_run *run, int n, const ts_report_units *units, ts_text *html) {
   page p = {.run = run, .n = n, .units = units, .curves = ts_curves_make(run, n, units), .html = html};
   make_nonce(p.nonce);
-  add_head(&p);
+  add_page_head(&p);
   add_summary(&p);
   ts_curves_add_section(&p.curves, html);
-  add_pictures(&p, "Memory over a step", memory_of, true);
-  add_pictures(&p, "The observed step", step_of, false);
+  add_pictures(&p, "Memory over a step", memory_picture, true);
+  add_pictures(&p, "The observed step", step_picture, false);
   add_pictures(&p, "Which rank was slowest", ts_picture_slowest, false);
-  add_pictures(&p, "Load of experts", experts_of, true);
-  add_pictures(&p, "Jobs", jobs_of, false);
+  add_pictures(&p, "Load of experts", experts_picture, true);
+  add_pictures(&p, "Jobs", jobs_table, false);
   add_differences(&p);
-  add_pictures(&p, "Decks", deck_of, false);
+  add_pictures(&p, "Decks", deck_text, false);
   add_scripts(&p);
   ts_text_add(html, "</body>\n</html>\n");
   ts_curves_clear(&p.curves);

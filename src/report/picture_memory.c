@@ -14,7 +14,7 @@ typedef struct stack {
   double peak;
 } stack;
 
-static double at(const ts_csv *csv, int64_t row, int column) {
+static double bytes_at(const ts_csv *csv, int64_t row, int column) {
   double value = csv->values[row * csv->n_columns + column];
   return value > 0 && value < 1e18 ? value : 0;
 }
@@ -25,7 +25,7 @@ static stack find_stack(const ts_csv *csv) {
   for (int c = 2; c < csv->n_columns && s.kinds < MOST_KINDS; ++c) {
     double most = 0;
     for (int64_t row = 0; row < csv->n_rows; ++row) {
-      most = fmax(most, at(csv, row, c));
+      most = fmax(most, bytes_at(csv, row, c));
     }
     if (most > 0) {
       s.name[s.kinds] = csv->names[c];
@@ -35,7 +35,7 @@ static stack find_stack(const ts_csv *csv) {
   for (int64_t row = 0; row < csv->n_rows; ++row) {
     double sum = 0;
     for (int k = 0; k < s.kinds; ++k) {
-      sum += at(csv, row, s.column[k]);
+      sum += bytes_at(csv, row, s.column[k]);
     }
     s.peak = fmax(s.peak, sum);
   }
@@ -67,15 +67,15 @@ static void draw_kind(const stack *s, int k, ts_text *svg) {
     for (int64_t r = row; r < row + step && r < rows; ++r) { /* of a piece the row with most in use */
       double sum = 0, best = 0;
       for (int j = 0; j < s->kinds; ++j) {
-        sum += at(s->csv, r, s->column[j]);
-        best += at(s->csv, most_row, s->column[j]);
+        sum += bytes_at(s->csv, r, s->column[j]);
+        best += bytes_at(s->csv, most_row, s->column[j]);
       }
       most_row = sum > best ? r : most_row;
     }
     for (int j = 0; j < k; ++j) {
-      below += at(s->csv, most_row, s->column[j]);
+      below += bytes_at(s->csv, most_row, s->column[j]);
     }
-    mine = at(s->csv, most_row, s->column[k]);
+    mine = bytes_at(s->csv, most_row, s->column[k]);
     most = fmax(most, mine);
     ts_text_add(&upper, "%s%.1f %.1f", upper.length > 0 ? "L" : "M", x_of(row, rows), y_of(below + mine, s->peak));
     char *point =

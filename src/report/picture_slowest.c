@@ -10,20 +10,20 @@ typedef struct rank_row {
   double seconds;
 } rank_row;
 
-static int by_rank(const void *a, const void *b) {
+static int by_rank_number(const void *a, const void *b) {
   const rank_row *x = a, *y = b;
   return (x->rank > y->rank) - (x->rank < y->rank);
 }
 
 static int by_steps(const void *a, const void *b) {
   const rank_row *x = a, *y = b;
-  return x->steps != y->steps ? (x->steps < y->steps) - (x->steps > y->steps) : by_rank(a, b);
+  return x->steps != y->steps ? (x->steps < y->steps) - (x->steps > y->steps) : by_rank_number(a, b);
 }
 
 /* A row a rank, in place: rows are of one step each. */
 static int64_t merge_ranks(rank_row *row, int64_t n) {
   int64_t ranks = 0;
-  qsort(row, (size_t) n, sizeof *row, by_rank);
+  qsort(row, (size_t) n, sizeof *row, by_rank_number);
   for (int64_t i = 0; i < n; ++i) {
     if (ranks > 0 && row[ranks - 1].rank == row[i].rank) {
       row[ranks - 1].steps += row[i].steps;

@@ -33,7 +33,7 @@ static char *clean_text(const char *text) {
 }
 
 /* The last part of the directory's real path, so that "." has a name too. */
-static char *name_of(const char *directory) {
+static char *run_name(const char *directory) {
   char *real = realpath(directory, NULL);
   const char *path = real != NULL ? real : directory, *slash = strrchr(path, '/');
   char *name = clean_text(slash != NULL && slash[1] != 0 ? slash + 1 : path);
@@ -59,7 +59,7 @@ static void read_table(ts_report_run *run, const char *name, ts_csv *csv) {
   ts_free(path);
 }
 
-static void read_deck_text(ts_report_run *run) {
+static void read_deck_file(ts_report_run *run) {
   char *path = ts_format("%s/deck.cfg", run->directory);
   size_t length;
   ts_error err = {0};
@@ -162,7 +162,7 @@ static void measure_elapsed(ts_report_run *run) {
 }
 
 ts_status ts_report_run_read(const char *directory, ts_report_run *run, ts_error *err) {
-  *run = (ts_report_run){.directory = ts_strdup(directory), .name = name_of(directory)};
+  *run = (ts_report_run){.directory = ts_strdup(directory), .name = run_name(directory)};
   ts_status status = read_metrics(run, err);
   if (status != TS_OK) {
     return status;
@@ -171,7 +171,7 @@ ts_status ts_report_run_read(const char *directory, ts_report_run *run, ts_error
   read_table(run, "moe.csv", &run->experts);
   read_table(run, "memory.csv", &run->memory);
   run->n_jobs = ts_jobs_read(directory, &run->jobs);
-  read_deck_text(run);
+  read_deck_file(run);
   read_state(run);
   run->steady = ts_calloc((size_t) run->metrics.n_rows + 1, sizeof *run->steady);
   run->elapsed = ts_calloc((size_t) run->metrics.n_rows + 1, sizeof *run->elapsed);

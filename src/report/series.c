@@ -44,7 +44,7 @@ static const source sources[TS_N_SERIES] = {
     [TS_SERIES_SLOWEST] = {TS_METRIC_slowest_seconds, 1e3, false},
 };
 
-static double value_of(const ts_report_run *run, const ts_report_units *units, int64_t row, ts_series_name name) {
+static double series_value(const ts_report_run *run, const ts_report_units *units, int64_t row, ts_series_name name) {
   switch (name) {
     case TS_SERIES_SPEED: return ts_report_tokens_per_device(run, row);
     case TS_SERIES_MFU: return 100 * ts_report_mfu(run, row, units->convention, units->peak);
@@ -56,13 +56,13 @@ static double value_of(const ts_report_run *run, const ts_report_units *units, i
 }
 
 /* The mean, or the extreme, of a piece. */
-static double piece_of(const ts_report_run *run, const ts_report_units *units, ts_series_name name, int64_t begin,
-                       int64_t end) {
+static double mean_of_piece(const ts_report_run *run, const ts_report_units *units, ts_series_name name, int64_t begin,
+                            int64_t end) {
   double sum = 0, low = INFINITY, high = -INFINITY;
   int64_t n = 0;
   for (int64_t row = begin; row < end; ++row) {
     bool counts = !ts_series_rows[name].timed || !(ts_report_value(run, row, TS_METRIC_observed) > 0);
-    double value = counts ? value_of(run, units, row, name) : NAN;
+    double value = counts ? series_value(run, units, row, name) : NAN;
     if (isfinite(value) && fabs(value) < 1e100) {
       sum += value;
       low = fmin(low, value);
@@ -103,7 +103,7 @@ ts_series ts_series_make(const ts_report_run *run, const ts_report_units *units,
     s.tokens[i] = ts_report_value(run, end - 1, TS_METRIC_tokens);
     s.hours[i] = run->elapsed[end - 1] / 3600;
     for (int k = 0; k < TS_N_SERIES; ++k) {
-      s.value[k][i] = piece_of(run, units, (ts_series_name) k, begin, end);
+      s.value[k][i] = mean_of_piece(run, units, (ts_series_name) k, begin, end);
     }
   }
   smooth_losses(&s);

@@ -63,7 +63,7 @@ static double mfu(const ts_report_run *run, const ts_report_units *units) {
   return ts_report_median(run, mfu_at, units);
 }
 
-static double memory(const ts_report_run *run, const ts_report_units *units) {
+static double peak_memory(const ts_report_run *run, const ts_report_units *units) {
   (void) units;
   double most = NAN;
   for (int64_t row = 0; row < run->metrics.n_rows; ++row) {
@@ -87,7 +87,7 @@ static double exposed(const ts_report_run *run, const ts_report_units *units) {
   return ts_report_median(run, exposed_at, units);
 }
 
-static double loss(const ts_report_run *run, const ts_report_units *units) {
+static double last_loss(const ts_report_run *run, const ts_report_units *units) {
   (void) units;
   return last_value(run, TS_METRIC_loss);
 }
@@ -109,10 +109,10 @@ const ts_report_column ts_report_columns[] = {{"devices", "devices", "%.0f", dev
                                               {"step_seconds", "Step time (s)", "%.3g", step_seconds},
                                               {"tflops_per_device", "TFLOP/s/device", "%.4g", tflops},
                                               {"mfu", "MFU", "%.2f", mfu},
-                                              {"peak_memory_gb", "Memory (GB)", "%.2f", memory},
+                                              {"peak_memory_gb", "Memory (GB)", "%.2f", peak_memory},
                                               {"planned_memory_gb", "Planned (GB)", "%.2f", planned},
                                               {"exposed_communication_percent", "Exposed comm (%)", "%.1f", exposed},
-                                              {"loss", "Loss", "%.4f", loss},
+                                              {"loss", "Loss", "%.4f", last_loss},
                                               {"best_validation_loss", "Best validation", "%.4f", best_validation},
                                               {NULL, NULL, NULL, NULL}};
 
@@ -204,18 +204,18 @@ static void print_aligned(const table *t, bool markdown, ts_text *to) {
   ts_free(cell);
 }
 
-static void print_text(const table *t, ts_text *to) {
+static void print_table_text(const table *t, ts_text *to) {
   print_aligned(t, false, to);
   ts_text_add(to, "medians without the first %d steps of a job, saves, validations and observed steps\n",
               TS_REPORT_WARM);
 }
 
-static void print_markdown(const table *t, ts_text *to) {
+static void print_table_markdown(const table *t, ts_text *to) {
   print_aligned(t, true, to);
 }
 
 /* In quotes, doubled where they are part of it (RFC 4180). */
-static void print_csv(const table *t, ts_text *to) {
+static void print_table_csv(const table *t, ts_text *to) {
   ts_text_add(to, "run,flops_convention");
   for (const ts_report_column *c = ts_report_columns; c->name != NULL; ++c) {
     ts_text_add(to, ",%s", c->name);
@@ -236,7 +236,7 @@ static void print_csv(const table *t, ts_text *to) {
   }
 }
 
-static void print_json(const table *t, ts_text *to) {
+static void print_table_json(const table *t, ts_text *to) {
   ts_text_add(to, "[");
   for (int i = 0; i < t->n; ++i) {
     ts_text_add(to, "%s{\"run\": ", i > 0 ? ",\n " : "");
@@ -256,7 +256,10 @@ ts_status ts_report_table(const ts_report_run *run, int n, const ts_report_units
   static const struct {
     const char *name;
     void (*print)(const table *t, ts_text *to);
-  } formats[] = {{"text", print_text}, {"markdown", print_markdown}, {"csv", print_csv}, {"json", print_json}};
+  } formats[] = {{"text", print_table_text},
+                 {"markdown", print_table_markdown},
+                 {"csv", print_table_csv},
+                 {"json", print_table_json}};
   const table t = {run, n, units};
   for (size_t i = 0; i < sizeof formats / sizeof *formats; ++i) {
     if (strcmp(format, formats[i].name) == 0) {

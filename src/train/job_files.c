@@ -88,7 +88,7 @@ static char *absolute_path(const char *path) {
   return relative ? ts_format("%s/%s", here, path) : ts_strdup(path);
 }
 
-static ts_status add_job(const ts_training *r, int64_t planned, ts_error *err) {
+static ts_status add_job_line(const ts_training *r, int64_t planned, ts_error *err) {
   const ts_deck *deck = r->deck;
   const ts_program *p = ts_engine_program(r->engine);
   const ts_launch *launch = ts_launched();
@@ -130,7 +130,7 @@ static ts_status add_job(const ts_training *r, int64_t planned, ts_error *err) {
 void ts_job_files_write(const ts_training *r, int most, int64_t planned) {
   ts_error err = {0};
   ts_status status = r->rank == most ? write_memory(r, &err) : TS_OK;
-  status = status == TS_OK && r->rank == 0 ? add_job(r, planned, &err) : status;
+  status = status == TS_OK && r->rank == 0 ? add_job_line(r, planned, &err) : status;
   if (status != TS_OK) {
     ts_log(TS_LOG_WARNING, "%s; `tessera report` will not show it", err.text);
   }
