@@ -1,5 +1,6 @@
 /* Checks that need more than one key. */
 #include "base/memory.h"
+#include "deck/comms_words.h"
 #include "deck/reader.h"
 #include "family/family.h"
 
@@ -312,6 +313,32 @@ static void note_rehearsal(ts_reader *reader) {
   }
 }
 
+/* Words that DeepSpeed has, of which some happen here. */
+static void check_comms(ts_reader *reader) {
+  static const char *const words[] = {
+#define X(word, op) #word,
+      TS_COMMS_WORDS(X)
+#undef X
+  };
+  enum { WORDS = sizeof words / sizeof *words };
+  const ts_strings *ops = &reader->deck->comms_logger.prof_ops;
+  for (int i = 0; i < ops->n; ++i) {
+    int w = 0;
+    while (w < WORDS && strcmp(words[w], ops->items[i]) != 0) {
+      ++w;
+    }
+    if (w == WORDS) {
+      ts_reader_report(reader, TS_CHECK_WORD, "comms_logger.prof_ops",
+                       "\"%s\" is no operation; accepted: all_reduce, all_gather_into_tensor, reduce_scatter_tensor, "
+                       "all_to_all_single, all_to_all, send, recv",
+                       ops->items[i]);
+    }
+  }
+  if (reader->deck->comms_logger.enabled && !reader->deck->comms_logger.prof_all && ops->n == 0) {
+    ts_reader_note(reader, "comms_logger: nothing is counted: prof_all is false, and prof_ops is empty");
+  }
+}
+
 static void note_recomputation(ts_reader *reader) {
   check_repeated(reader);
   check_kept_by_tp(reader);
@@ -487,13 +514,21 @@ void ts_reader_check_deck(ts_reader *reader) {
       check_token_ids, check_size,
   };
   static void (*const checks[])(ts_reader *) = {
-      check_required_by,          ts_reader_check_offload,
-      check_total_steps,          check_steps,
-      check_validation,           check_sources,
-      ts_reader_check_optimizer,  ts_reader_check_precision,
-      note_recomputation,         check_batch,
-      ts_reader_check_elasticity, ts_reader_check_autocast,
-      ts_reader_check_parallel,   note_rehearsal,
+      check_required_by,
+      ts_reader_check_offload,
+      check_total_steps,
+      check_steps,
+      check_validation,
+      check_sources,
+      ts_reader_check_optimizer,
+      ts_reader_check_precision,
+      note_recomputation,
+      check_batch,
+      ts_reader_check_elasticity,
+      ts_reader_check_autocast,
+      ts_reader_check_parallel,
+      note_rehearsal,
+      check_comms,
   };
   for (size_t i = 0; i < sizeof model_checks / sizeof *model_checks && !ts_deck_model_is_own(reader->deck); ++i) {
     model_checks[i](reader);

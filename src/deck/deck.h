@@ -367,7 +367,7 @@ typedef struct ts_deck {
   ts_deck_run run;
   int64_t train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps; /**< 0: not given (yet). */
   int64_t steps_per_print;
-  bool wall_clock_breakdown;
+  bool wall_clock_breakdown, memory_breakdown, dump_state;
   double gradient_clipping; /**< Largest global norm; 0: no clipping. */
   bool prescale_gradients;  /**< ts_deck_wire_divisor, as the next one. */
   double gradient_predivide_factor;
@@ -475,6 +475,18 @@ typedef struct ts_deck {
   struct {
     char *timeline; /**< File for a Chrome trace; "" for none. */
   } profile;
+  struct {
+    bool enabled, verbose, debug;
+    bool prof_all;
+    ts_strings prof_ops; /**< Words of deck/comms_words.h: what counts, unless prof_all. */
+  } comms_logger;
+  struct {
+    bool enabled, detailed;
+    int64_t profile_step;              /**< Steps done before the one that is observed. */
+    int64_t module_depth, top_modules; /**< -1: as deep as modules go. */
+    double recompute_fwd_factor;
+    char *output_file; /**< "" for stdout. */
+  } flops_profiler;
   ts_strings notes;   /**< For ts_deck_notes. */
   ts_strings origins; /**< For ts_deck_origin. */
 } ts_deck;

@@ -7,8 +7,9 @@
 #include <string.h>
 #include <strings.h>
 
-static const ts_key_table *const tables[] = {&ts_keys_model,    &ts_keys_run, &ts_keys_train,     &ts_keys_zero,
-                                             &ts_keys_parallel, &ts_keys_moe, &ts_keys_deepspeed, &ts_keys_monitor};
+static const ts_key_table *const tables[] = {&ts_keys_model,   &ts_keys_run,      &ts_keys_train,
+                                             &ts_keys_zero,    &ts_keys_parallel, &ts_keys_moe,
+                                             &ts_keys_observe, &ts_keys_monitor,  &ts_keys_deepspeed};
 
 /* Bounds beyond this are there for the 64 bits, not for the user. */
 #define SHOWN 9.2e18

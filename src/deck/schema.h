@@ -85,7 +85,7 @@ typedef struct ts_key_table {
 } ts_key_table;
 
 extern const ts_key_table ts_keys_model, ts_keys_run, ts_keys_train, ts_keys_zero, ts_keys_parallel, ts_keys_moe,
-    ts_keys_deepspeed, ts_keys_monitor;
+    ts_keys_observe, ts_keys_monitor, ts_keys_deepspeed;
 
 /** Number of rows. Not collective. */
 int ts_key_count(void);

@@ -18,14 +18,8 @@
 #define SAVE(name, type_, initial_, reason) NONE("checkpoint." name, type_, initial_, reason)
 #define LATER_SAVE(name, type_, initial_, reason) LATER("checkpoint." name, type_, initial_, reason)
 #define NEBULA(name, type_, initial_) REMOVED("nebula." name, type_, initial_, "checkpoints in another service")
-#define FLOPS(name, type_, initial_) \
-  NONE("flops_profiler." name, type_, initial_, "FLOPs are counted in the graph: see `tessera plan` and metrics.csv")
-#define COMMS(name, type_, initial_) \
-  NONE("comms_logger." name, type_, initial_, "metrics.csv and profile.timeline show communication")
 
 static const ts_key rows[] = {
-    NONE("memory_breakdown", BOOL, "false", "`tessera plan` prints where memory goes"),
-    NONE("dump_state", BOOL, "false", "the run directory holds the complete deck"),
     NONE("log_level", STRING, NULL, "the command line decides"),
     NONE("disable_python_gc", BOOL, "false", "there is no Python to collect garbage of"),
     NONE("cuda_visible_devices", ANY, NULL, "the launcher and run.device decide which GPUs are used"),
@@ -37,19 +31,7 @@ static const ts_key rows[] = {
     REMOVED("sparse_gradients", BOOL, "false", "sparse gradients of embeddings"),
     LATER("datastates_ckpt", ANY, NULL, "checkpoints of another library"),
 
-    FLOPS("enabled", BOOL, "false"),
-    FLOPS("recompute_fwd_factor", REAL, "0.0"),
-    FLOPS("profile_step", INT, "1"),
-    FLOPS("module_depth", INT, "-1"),
-    FLOPS("top_modules", INT, "1"),
-    FLOPS("detailed", BOOL, "true"),
-    FLOPS("output_file", STRING, NULL),
-    COMMS("enabled", BOOL, "false"),
-    COMMS("verbose", BOOL, "false"),
-    COMMS("prof_all", BOOL, "true"),
-    COMMS("debug", BOOL, "false"),
-    COMMS("prof_ops", ANY, NULL),
-    NONE("comms_config", ANY, NULL, "DeepSpeed does not read it either; profile.timeline shows communication"),
+    NONE("comms_config", ANY, NULL, "DeepSpeed does not read it either; comms_logger shows communication"),
 
     NONE("checkpoint.tag_validation", STRING, "WARN", "checkpoints have no tags: a step has one name on all ranks"),
     SAVE("checkpoint_serialization", BOOL, "true", "checkpoints are HDF5 files"),

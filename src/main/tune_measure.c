@@ -140,7 +140,8 @@ static double run_trial(const ts_tune_job *job, const ts_tried *t, const ts_tune
     ts_text_add(&command,
                 " --set run.steps=%lld --set run.epochs=0 --set run.save_every=0 --set run.evaluate_every=0 "
                 "--set run.resume=never --set 'profile.timeline=\"\"' --set tensorboard.enabled=false "
-                "--set csv_monitor.enabled=false --set wandb.enabled=false",
+                "--set csv_monitor.enabled=false --set wandb.enabled=false --set comms_logger.enabled=false "
+                "--set flops_profiler.enabled=false",
                 (long long) (trial->warm + trial->steps));
     pid_t child;
     int how = 0, error = start_trial(command.text, log, &child);

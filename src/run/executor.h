@@ -37,6 +37,7 @@ typedef struct ts_executor_options {
   bool graphs;       /**< Device: record runs and replay them. */
   ts_executor_observer *observer;
   void *observer_user;
+  bool messages_only; /**< The observer is told of collectives and messages alone. */
 } ts_executor_options;
 
 /** How a deck's files are made, read and written (aio): all but a name, the first engine that works.  Strings are
@@ -116,6 +117,10 @@ double ts_executor_busy(const ts_executor_times *times);
 
 /** Tell another observer from now on, NULL for none; no run is under way. Not collective. */
 void ts_executor_set_observer(ts_executor *executor, ts_executor_observer *observer, void *user);
+
+/** The same, but of collectives and messages alone: on the host nothing else is timed then, so that a step takes no
+ * longer. Not collective. */
+void ts_executor_observe_messages(ts_executor *executor, ts_executor_observer *observer, void *user);
 
 /** The first non-finite value seen since the last call (check_finite): "op NAME (OP), tensor TENSOR, element J", or
  * NULL.  Where an op's row says LSE (graph/ops.def), -inf of its second output is none.

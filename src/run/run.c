@@ -131,7 +131,7 @@ void ts_bound_check_finite(ts_executor *e, const ts_bound_node *b) {
 
 void ts_bound_observe(const ts_bound_node *b, bool collective, double start) {
   const ts_executor_options *o = &b->executor->options;
-  if (o->observer != NULL) {
+  if (o->observer != NULL && (collective || !o->messages_only)) {
     o->observer(o->observer_user, b->call.node, collective, start, ts_seconds() - start);
   }
 }
@@ -220,6 +220,12 @@ double ts_executor_busy(const ts_executor_times *t) {
 void ts_executor_set_observer(ts_executor *e, ts_executor_observer *observer, void *user) {
   e->options.observer = observer;
   e->options.observer_user = user;
+  e->options.messages_only = false;
+}
+
+void ts_executor_observe_messages(ts_executor *e, ts_executor_observer *observer, void *user) {
+  ts_executor_set_observer(e, observer, user);
+  e->options.messages_only = true;
 }
 
 char *ts_executor_take_nonfinite(ts_executor *e) {

@@ -204,11 +204,13 @@ static void report_run(ts_executor *e, const ts_bound_view *view, const ts_bound
   for (int i = 0; i < r->commands->n; ++i) {
     const ts_lowered_command *c = &r->commands->command[i];
     if (c->node != TS_NONE && c->kind != TS_LOWERED_SEND && c->queue != TS_QUEUE_HOST) {
-      bool received = c->kind == TS_LOWERED_RECEIVED;
+      bool received = c->kind == TS_LOWERED_RECEIVED, collective = received || c->queue == TS_QUEUE_COMM;
       const ts_bound_node *b = &(received ? message : view->node)[c->node];
-      e->options.observer(e->options.observer_user, b->call.node, received || c->queue == TS_QUEUE_COMM,
-                          start + device->ops->seconds(device, span->begin, b->begin),
-                          device->ops->seconds(device, b->begin, b->end));
+      if (collective || !e->options.messages_only) {
+        e->options.observer(e->options.observer_user, b->call.node, collective,
+                            start + device->ops->seconds(device, span->begin, b->begin),
+                            device->ops->seconds(device, b->begin, b->end));
+      }
     }
   }
 }

@@ -26,7 +26,7 @@ static void trust_rows(const ts_bound_node *b) {
 }
 
 static void run_kernel(ts_executor *e, ts_bound_node *b) {
-  double start = e->options.observer != NULL ? ts_seconds() : 0;
+  double start = e->options.observer != NULL && !e->options.messages_only ? ts_seconds() : 0;
   trust_rows(b);
   b->kernel->run(&b->call);
   ts_bound_observe(b, false, start);

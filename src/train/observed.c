@@ -4,14 +4,17 @@
 #include "base/memory.h"
 #include "graph/op.h"
 #include "io/timeline.h"
+#include "train/comms_log.h"
+#include "train/flops_report.h"
+#include "train/tell.h"
 
 #include <pthread.h>
 #include <string.h>
 
-enum { TIMELINE_AFTER = 2 /* the first steps also warm caches and create what is created once */ };
+enum { WARM = 2 /* the first steps also warm caches and create what is created once */ };
 
 /* Why a step is observed: a mask. */
-enum { FOR_TIMELINE = 1 };
+enum { FOR_TIMELINE = 1, FOR_COMMS = 2, FOR_FLOPS = 4 };
 
 typedef struct instance_event {
   char name[TS_HEARTBEAT_INSTANCE];
@@ -22,7 +25,12 @@ struct ts_observed {
   ts_world *world;
   const ts_deck *deck;
   ts_engine *engine;
+  int64_t first;         /* steps done before the job's first that may be observed */
   int64_t timeline_step; /* steps done before it; -1: none */
+  int64_t flops_step;    /* likewise */
+  ts_comms_log *comms;   /* NULL: not wanted */
+  bool costly;           /* looking makes a step slower */
+  int64_t done;          /* steps before this one */
   unsigned now;          /* why this step is observed; 0: it is not */
   pthread_mutex_t mutex; /* of the events: collectives are told of by the thread that runs them */
   ts_observed_event *event;
@@ -38,13 +46,23 @@ ts_observed *ts_observed_create(ts_world *world, const ts_deck *deck, ts_engine 
   o->world = world;
   o->deck = deck;
   o->engine = engine;
-  o->timeline_step = deck->profile.timeline[0] == 0 ? -1 : done + (steps - done > TIMELINE_AFTER ? TIMELINE_AFTER : 0);
+  o->first = done + (steps - done > WARM ? WARM : 0);
+  o->timeline_step = deck->profile.timeline[0] != 0 ? o->first : -1;
+  o->flops_step = deck->flops_profiler.enabled ? deck->flops_profiler.profile_step : -1;
+  if (o->flops_step >= steps) {
+    ts_log(TS_LOG_WARNING,
+           "flops_profiler.profile_step = %lld: the run has %lld steps, so none is observed; the last "
+           "one with %lld",
+           (long long) o->flops_step, (long long) steps, (long long) steps - 1);
+  }
+  o->comms = deck->comms_logger.enabled ? ts_comms_log_create(deck, ts_engine_program(engine)) : NULL;
+  o->costly = ts_backend_device(ts_engine_program(engine)->target.backend) != NULL;
   TS_CHECK(pthread_mutex_init(&o->mutex, NULL) == 0, "no mutex");
   return o;
 }
 
 bool ts_observed_is_on(const ts_observed *o) {
-  return o->now != 0;
+  return (o->now & (o->costly ? ~0U : ~(unsigned) FOR_COMMS)) != 0;
 }
 
 /* ---- looking ---- */
@@ -69,7 +87,12 @@ static void note_instance(void *user, const char *instance, double start, double
 }
 
 static void look(ts_observed *o, bool on) {
-  ts_executor_set_observer(ts_engine_executor(o->engine), on ? note_node : NULL, o);
+  ts_executor *executor = ts_engine_executor(o->engine);
+  if (on && o->now == FOR_COMMS) {
+    ts_executor_observe_messages(executor, note_node, o);
+    return;
+  }
+  ts_executor_set_observer(executor, on ? note_node : NULL, o);
   ts_engine_observe_instances(o->engine, on ? note_instance : NULL, o);
 }
 
@@ -80,6 +103,7 @@ void ts_observed_destroy(ts_observed **observed) {
   }
   look(o, false);
   ts_timeline_close(&o->timeline);
+  ts_comms_log_destroy(&o->comms);
   pthread_mutex_destroy(&o->mutex);
   ts_free(o->event);
   ts_free(o->instance);
@@ -139,8 +163,20 @@ static void write_timeline(ts_observed *o) {
 
 /* ---- a step ---- */
 
+/* One of many, also where all are looked at. */
+static bool is_sample(const ts_observed *o, int64_t done) {
+  return done >= o->first && (done - o->first) % TS_OBSERVED_EVERY == 0;
+}
+
+static unsigned reasons(const ts_observed *o, int64_t done) {
+  unsigned now = (done == o->timeline_step ? FOR_TIMELINE : 0) | (done == o->flops_step ? FOR_FLOPS : 0);
+  bool messages = o->comms != NULL && (now != 0 || !o->costly || is_sample(o, done));
+  return now | (messages ? FOR_COMMS : 0);
+}
+
 ts_status ts_observed_begin(ts_observed *o, int64_t done, ts_error *err) {
-  o->now = done == o->timeline_step ? FOR_TIMELINE : 0;
+  o->now = reasons(o, done);
+  o->done = done;
   o->n = o->n_instances = 0;
   if ((o->now & FOR_TIMELINE) != 0) {
     ts_clock_offset clock = compare_clocks(o);
@@ -155,12 +191,54 @@ ts_status ts_observed_begin(ts_observed *o, int64_t done, ts_error *err) {
   return TS_OK;
 }
 
-void ts_observed_end(ts_observed *o) {
+/* ---- flops_profiler ---- */
+
+static void report_flops(const ts_observed *o, const ts_step_result *result) {
+  const char *path = o->deck->flops_profiler.output_file;
+  const ts_flops_step step = {.step = o->done + 1,
+                              .event = o->event,
+                              .n = o->n,
+                              .forward = result->forward_seconds,
+                              .backward = result->backward_seconds,
+                              .update = result->update_seconds};
+  ts_text text = {0};
+  ts_error err = {0};
+  ts_flops_report(o->deck, ts_engine_program(o->engine), &step, &text);
+  if (path[0] == 0) {
+    ts_tell_lines(text.text);
+  } else if (ts_write_file(path, text.text, text.length, &err) != TS_OK) {
+    ts_log(TS_LOG_WARNING, "flops_profiler.output_file: %s", err.text);
+  }
+  ts_error_clear(&err);
+  ts_text_free(&text);
+}
+
+/* ---- the end ---- */
+
+void ts_observed_end(ts_observed *o, const ts_step_result *result) {
   if (o->now == 0) {
     return;
   }
   look(o, false);
   if ((o->now & FOR_TIMELINE) != 0) {
     write_timeline(o);
+  }
+  if ((o->now & FOR_FLOPS) != 0 && ts_world_rank(o->world) == 0) {
+    report_flops(o, result);
+  }
+  if ((o->now & FOR_COMMS) != 0) {
+    bool tells = o->deck->comms_logger.verbose && is_sample(o, o->done);
+    ts_comms_log_step(o->comms, o->event, o->n, tells ? o->done + 1 : 0);
+  }
+}
+
+void ts_observed_finish(ts_observed *o) {
+  if (o->comms != NULL) {
+    ts_comms_log_compare(o->comms, o->world);
+    if (ts_world_rank(o->world) == 0) {
+      char *path = ts_format("%s/comms.csv", o->deck->run.directory);
+      ts_comms_log_print(o->comms, path);
+      ts_free(path);
+    }
   }
 }

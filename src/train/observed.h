@@ -1,11 +1,18 @@
 /** \file
  * The observed step: one of a run of which every node is seen, with its times, and what is made of that:
  *
- *     profile.timeline   a trace of each rank, all on the clock of rank 0 (io/timeline.h)
+ *     profile.timeline   a trace of each rank, all on the clock of rank 0 (io/timeline.h); the third step of the job
+ *     flops_profiler     FLOPs and times by module (train/flops_report.h); the step behind profile_step
+ *     comms_logger       a table of messages (train/comms_log.h); see below
  *
  * An observed step is slower than others: its nodes are timed one by one, and on a GPU it is queued command by command,
  * where others are replayed.  So whoever keeps numbers of steps asks ts_observed_is_on.  What is seen is only noted
- * while the step runs; files are written when it is over.
+ * while the step runs; files are written when it is over, outside its time.
+ *
+ * comms_logger wants many messages for at most a hundredth of the time.  On processors it sees those of all steps, and
+ * nothing else is timed (ts_executor_observe_messages): two readings of the clock a message, 0.1 us of some 5 at least,
+ * so these are steps like others.  On GPUs it sees one step of TS_OBSERVED_EVERY, the third of them first, which is
+ * observed, and any that is for another reason.
  *
  * The clocks of ranks are compared right before the step (ts_world_clock_offset), by round trips.
  */
@@ -14,12 +21,9 @@
 
 #include "engine/workings.h"
 
-/** What was seen of a node. */
-typedef struct ts_observed_event {
-  const ts_node *node;   /**< Of the training program, borrowed. */
-  bool collective;       /**< Of the row of communication. */
-  double start, seconds; /**< On this rank's clock. */
-} ts_observed_event;
+/** Of so many steps comms_logger looks at one, where looking costs time: one that took three times as long would cost
+ * the run a hundredth. */
+#define TS_OBSERVED_EVERY 200
 
 typedef struct ts_observed ts_observed;
 
@@ -36,8 +40,12 @@ void ts_observed_destroy(ts_observed **observed);
  * \return TS_BAD_INPUT, agreed: a file cannot be written. */
 ts_status ts_observed_begin(ts_observed *observed, int64_t done, ts_error *err);
 
-/** The step is over: look no more, and write what it came to. Not collective. */
-void ts_observed_end(ts_observed *observed);
+/** The step is over: look no more, and write what it came to.
+ * \param [in] result  Of this step. Not collective. */
+void ts_observed_end(ts_observed *observed, const ts_step_result *result);
+
+/** The run is over: print what all steps came to. Collective over the world. */
+void ts_observed_finish(ts_observed *observed);
 
 /** True from ts_observed_begin to the next one: this step is observed, or the last one was, and its times are not
  * those of others. Not collective; the same on all ranks. */

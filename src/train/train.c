@@ -5,6 +5,7 @@
 #include "family/family.h"
 #include "io/plot.h"
 #include "train/stop.h"
+#include "train/tell.h"
 #include "train/training.h"
 
 #include <math.h>
@@ -233,7 +234,7 @@ static ts_status train_step(ts_training *r, ts_error *err) {
   ts_step_result result = ts_engine_train_step(r->engine, &(ts_step_input){r->batch, ask, r});
   count_step(r, &result);
   double seconds = ts_seconds() - start;
-  ts_observed_end(r->observed);
+  ts_observed_end(r->observed, &result);
   report_nonfinite(r);
   tell_time(r, seconds);
   ts_saver_advance(r->saver, result.flag[TS_FLAG_SAVING] > 0);
@@ -247,6 +248,9 @@ static ts_status train_step(ts_training *r, ts_error *err) {
     report_balance(r);
     if (r->deck->wall_clock_breakdown && ts_progress_is_shown(&r->progress, r->at.step)) {
       report_times(&result, data_seconds);
+    }
+    if (r->deck->memory_breakdown && ts_progress_is_shown(&r->progress, r->at.step)) {
+      ts_tell_memory(r->engine, r->at.step);
     }
   }
   return TS_OK;
@@ -424,6 +428,9 @@ int ts_train(ts_world *world, ts_deck *deck, const ts_train_options *options, ts
   int code = (int) ts_training_open(&r, err);
   if (code == 0) {
     code = train(&r, err);
+    if (code != TS_BAD_INPUT) {
+      ts_observed_finish(r.observed);
+    }
     code = code == 0 ? ts_training_write_model(&r, err) : code;
     if (code == 0 && options->prompt != NULL) {
       generate(&r);

@@ -9,6 +9,7 @@
 #include "io/csv.h"
 #include "io/publication.h"
 #include "train/job_files.h"
+#include "train/tell.h"
 
 #include <errno.h>
 #include <string.h>
@@ -18,11 +19,10 @@
 /* ---- the run directory ---- */
 
 /* Before anything is written; the file itself may lie in the run directory, which does not exist yet. */
-static ts_status check_timeline(const ts_deck *deck, ts_error *err) {
-  const char *path = deck->profile.timeline, *directory = deck->run.directory, *slash = strrchr(path, '/');
+static ts_status check_new_file(const ts_deck *deck, const char *key, const char *path, ts_error *err) {
+  const char *directory = deck->run.directory, *slash = strrchr(path, '/');
   if (path[0] != 0 && access(path, F_OK) == 0) {
-    return ts_deck_error(deck, "profile.timeline", err, "%s exists already; a run never writes over another file",
-                         path);
+    return ts_deck_error(deck, key, err, "%s exists already; a run never writes over another file", path);
   }
   size_t length = slash != NULL ? (size_t) (slash - path) : 0;
   if (slash == NULL || slash == path ||
@@ -30,10 +30,23 @@ static ts_status check_timeline(const ts_deck *deck, ts_error *err) {
     return TS_OK;
   }
   char *parent = ts_format("%.*s", (int) length, path);
-  ts_status status = access(parent, W_OK) == 0 ? TS_OK
-                                               : ts_deck_error(deck, "profile.timeline", err,
-                                                               "%s: cannot be written: %s", path, strerror(errno));
+  ts_status status = access(parent, W_OK) == 0
+                         ? TS_OK
+                         : ts_deck_error(deck, key, err, "%s: cannot be written: %s", path, strerror(errno));
   ts_free(parent);
+  return status;
+}
+
+/* Files of observed steps; one that goes on may find those of its own beginning. */
+static ts_status check_outputs(const ts_training *r, ts_error *err) {
+  const ts_deck *deck = r->deck;
+  if (r->resume.same_run || r->resume.over) {
+    return TS_OK;
+  }
+  ts_status status = check_new_file(deck, "profile.timeline", deck->profile.timeline, err);
+  if (status == TS_OK && deck->flops_profiler.enabled) {
+    status = check_new_file(deck, "flops_profiler.output_file", deck->flops_profiler.output_file, err);
+  }
   return status;
 }
 
@@ -268,6 +281,10 @@ static void say_resumed(const ts_training *r) {
                                         "tensorboard.",
                                         "csv_monitor.",
                                         "wandb.",
+                                        "comms_logger.",
+                                        "flops_profiler.",
+                                        "memory_breakdown",
+                                        "dump_state",
                                         "wall_clock",
                                         "steps_per_print",
                                         "run.time_",
@@ -393,7 +410,7 @@ static ts_status open_all(ts_training *r, ts_error *err) {
   if (status != TS_OK) {
     return status;
   }
-  status = r->resume.same_run || r->resume.over ? TS_OK : check_timeline(deck, err);
+  status = check_outputs(r, err);
   status = status == TS_OK ? check_dump(r, err) : status;
   status = status == TS_OK ? check_monitors(r, err) : status;
   status = ts_world_agree(r->world, status, err);
@@ -453,6 +470,12 @@ static void prepare(ts_training *r) {
       (ts_time_limit){.margin = r->deck->run.time_margin, .save = ts_time_limit_first_save(ts_saver_bytes(r->saver))};
   r->observed = ts_observed_create(r->world, r->deck, r->engine, r->at.step, r->steps);
   describe_run(r);
+  if (r->deck->dump_state) {
+    ts_tell_state(r->deck, r->engine);
+  }
+  if (r->deck->memory_breakdown) {
+    ts_tell_memory_plan(r->engine);
+  }
   ts_engine_keep_choices(r->engine);
   r->first_step = r->at.step + 1;
   ts_watch_publish(r->watch, r->first_step, r->steps);
