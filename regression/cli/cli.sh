@@ -223,7 +223,7 @@ test_train() {
   ok "train: plain lines in a pipe" printed "^step 6/6  loss [0-9.]+ .*tokens/s"
   ok "train: no bar in a pipe" is "$(tr -cd '\r' < "$scratch/out" | wc -c)" 0
   ok "the run directory" is "$(cd run && echo *)" \
-    "deck.cfg latest loss.svg metrics.csv status step_00000006 validation.csv"
+    "deck.cfg latest log.txt loss.svg metrics.csv status step_00000006 validation.csv"
   ok "metrics.csv: columns" grep -q \
     "^step,tokens,loss,grad_norm,lr,step_seconds,tokens_per_second,model_tflops,mfu,peak_bytes," run/metrics.csv
   ok "metrics.csv: a row a step" is "$(wc -l < run/metrics.csv)" 7

@@ -12,6 +12,7 @@
 #include "train/expert_watch.h"
 #include "train/progress.h"
 #include "train/resume.h"
+#include "train/run_log.h"
 #include "train/time_limit.h"
 #include "train/train.h"
 #include "train/watchdog.h"
@@ -25,6 +26,7 @@ typedef struct ts_training {
   ts_engine *engine;
   ts_data *data;
   ts_metrics *metrics;     /* rank 0 only */
+  ts_run_log *log;         /* likewise: what it says */
   ts_expert_watch experts; /* likewise */
   ts_rows *digests;        /* rank 0 only; NULL without debug.digest_every */
   ts_timeline *timeline;   /* this rank's, NULL unless a step is being recorded */
