@@ -7,7 +7,7 @@ golden=$top/regression/golden
 # ---- help ----
 
 all_listed() {
-  for command in train plan tune bench graph eval generate tokenize compare plot verify deck keys zero_to_fp32; do
+  for command in train plan tune bench graph eval generate tokenize compare plot verify watch deck keys zero_to_fp32; do
     grep -Eq "^  $command +[a-z]" "$scratch/out" || return 1
   done
 }
@@ -18,7 +18,7 @@ test_help() {
   ok "--help lists every command" all_listed
   run "$tessera"
   ok "no command: the help, and exit 2" gave 2
-  for command in train plan tune bench graph eval generate tokenize compare plot verify deck keys zero_to_fp32; do
+  for command in train plan tune bench graph eval generate tokenize compare plot verify watch deck keys zero_to_fp32; do
     run "$tessera" $command --help
     ok "$command --help: usage" printed "^usage: tessera $command "
     ok "$command --help: an example" grep -q "^Example:" "$scratch/out"

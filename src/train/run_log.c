@@ -24,7 +24,7 @@ static void add_now(ts_text *to) {
 }
 
 /* A line break inside of a message is followed by blanks, so that a line with a time begins a message. */
-static void add_message(const char *prefix, const char *text, ts_text *to) {
+static void add_dated(const char *prefix, const char *text, ts_text *to) {
   text += strspn(text, "\n");
   size_t length = strlen(text);
   while (length > 0 && text[length - 1] == '\n') {
@@ -48,7 +48,7 @@ static void keep_message(void *user, ts_log_level level, const char *text) {
   static const char *const prefixes[] = {"error: ", "warning: ", ""};
   ts_run_log *log = user;
   ts_text line = {0};
-  add_message(prefixes[level], text, &line);
+  add_dated(prefixes[level], text, &line);
   if (log->rows == NULL) {
     ts_text_append(&log->early, line.text != NULL ? line.text : "", line.length);
   } else if (line.length > 0) {

@@ -42,7 +42,7 @@ static int64_t add_up_nodes(ts_run_summary *m) {
   return most;
 }
 
-static ts_run_state find_state(const ts_run_summary *m) {
+static ts_run_state find_run_state(const ts_run_summary *m) {
   static const struct {
     const char *word;
     ts_run_state state;
@@ -81,7 +81,7 @@ ts_status ts_run_summary_read(const char *run, ts_run_summary *m, ts_error *err)
   if (!ended && m->suspended == NULL) { /* else everybody is behind */
     m->lag = ts_lag_find(&m->status, patience(m), &m->behind);
   }
-  m->state = find_state(m);
+  m->state = find_run_state(m);
   return TS_OK;
 }
 

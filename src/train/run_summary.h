@@ -34,8 +34,8 @@ typedef struct ts_run_summary {
   ts_text behind; /**< Who is behind, a line each and indented. */
 } ts_run_summary;
 
-/** Read RUN/status and the names of its checkpoints.  Of a run that is silent Slurm may be asked, which takes up to 5 s.
- * \param [out] summary  The caller's, end with ts_run_summary_clear in any case; it must not be moved.
+/** Read RUN/status and the names of its checkpoints.  Of a run that is silent Slurm may be asked: up to 5 s.
+ * \param [out] summary  The caller's, end with ts_run_summary_clear in any case.
  * \return TS_BAD_INPUT as ts_status_read. Not collective. */
 ts_status ts_run_summary_read(const char *run, ts_run_summary *summary, ts_error *err);
 
