@@ -75,13 +75,19 @@ static ts_screen_event show_until_over(watch *w) {
   return event;
 }
 
+/* As if the signal had not been caught; a library may have a handler of its own. */
+static void end_by_signal(void) {
+  int number = ts_screen_signal() != 0 ? ts_screen_signal() : SIGHUP;
+  signal(number, SIG_DFL);
+  raise(number);
+}
+
 static void watch_on_screen(watch *w) {
   ts_screen_open();
   ts_screen_event event = show_until_over(w);
   ts_screen_close();
   if (event == TS_SCREEN_END) {
-    ts_run_feed_close(&w->feed);
-    raise(ts_screen_signal() != 0 ? ts_screen_signal() : SIGHUP); /* as if the signal had not been caught */
+    end_by_signal();
   }
   if (ts_run_feed_is_over(&w->feed)) {
     print_frame(w);

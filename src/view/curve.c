@@ -74,17 +74,18 @@ static void set_dot(canvas *c, int x, int y) {
   c->dots[cell] |= (unsigned char) (1 << (x % c->across * c->down + y % c->down));
 }
 
-/* From one point to the next: in each column of dots those between the heights at its edges. */
+/* From one point to the next: in each column of dots the nearest one, and those up to the next column's. */
 static void draw_segment(canvas *c, int x0, int y0, int x1, int y1) {
-  set_dot(c, x0, y0);
+  double slope = x1 > x0 ? (double) (y1 - y0) / (x1 - x0) : 0;
+  int least = y0 < y1 ? y0 : y1, most = y0 < y1 ? y1 : y0;
   for (int x = x0; x <= x1; ++x) {
-    double width = x1 - x0, from = x1 > x0 ? (x - 0.5 - x0) / width : 0, to = x1 > x0 ? (x + 0.5 - x0) / width : 1;
-    int a = (int) lround(y0 + fmin(fmax(from, 0), 1) * (y1 - y0)),
-        b = (int) lround(y0 + fmin(fmax(to, 0), 1) * (y1 - y0));
-    for (int y = a < b ? a : b; y <= (a < b ? b : a); ++y) {
+    double here = y0 + slope * (x - x0), half = x1 > x0 ? fabs(slope) / 2 : most - least;
+    set_dot(c, x, (int) lround(here));
+    for (int y = (int) ceil(fmax(here - half, least)); y < here + half && y <= most; ++y) {
       set_dot(c, x, y);
     }
   }
+  set_dot(c, x1, y1);
 }
 
 /* What is above the cut is not drawn, but the line that comes down from there is. */

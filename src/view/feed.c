@@ -8,6 +8,7 @@
 #include <string.h>
 
 #define LAST_BYTES ((int64_t) 1 << 18) /* of files of which the end is enough */
+#define LINE 4096                      /* bytes of a row */
 #define RARELY 15.0                    /* seconds between two looks at a run that says nothing */
 
 /* ---- rows ---- */
@@ -34,12 +35,23 @@ static void take_metrics(void *user, const char *line) {
   ts_metrics_row row = {0};
   if (f->metrics_table.n_columns == 0) {
     ts_table_names(&f->metrics_table, ts_metrics_fields, line);
-  } else if (ts_table_row(&f->metrics_table, line, &row)) {
-    f->last = row;
-    ++f->rows;
+    ts_table_names(&f->curve_table, ts_curve_fields, line);
+  } else if (ts_table_row(&f->curve_table, line, &row)) {
+    f->first = f->rows++ == 0 ? row.step : f->first;
     note_step(f, &row);
+    snprintf(f->last_line, LINE, "%s", line);
   } else {
     ++f->damaged;
+  }
+}
+
+/* A row of which half is no number leaves what that half said before. */
+static void read_metrics(ts_run_feed *f) {
+  const ts_tail_reader reader = {begin_metrics, take_metrics, f};
+  f->last_line[0] = 0;
+  f->bytes = ts_tail_read(&f->metrics_file, &reader);
+  if (f->last_line[0] != 0) {
+    ts_table_row(&f->metrics_table, f->last_line, &f->last);
   }
 }
 
@@ -130,6 +142,8 @@ static void open_tail(const char *run, const char *name, int64_t from_end, ts_ta
 
 ts_status ts_run_feed_open(const char *run, ts_run_feed *f, ts_error *err) {
   *f = (ts_run_feed){.run = run, .lowest = INFINITY, .looked = ts_seconds()};
+  f->aged = f->looked;
+  f->last_line = ts_calloc(LINE, 1);
   open_tail(run, "metrics.csv", 0, &f->metrics_file);
   open_tail(run, "validation.csv", 0, &f->validation_file);
   open_tail(run, "moe.csv", LAST_BYTES, &f->experts_file);
@@ -145,18 +159,27 @@ static void look_at_status(ts_run_feed *f) {
   } else {
     ts_run_summary_clear(&now);
   }
-  f->looked = ts_seconds();
+  f->looked = f->aged = ts_seconds();
+}
+
+/* It was not looked at again: what is old has become older. */
+static void age_status(ts_run_feed *f) {
+  double now = ts_seconds();
+  f->summary.oldest += now - f->aged;
+  f->aged = now;
 }
 
 bool ts_run_feed_read(ts_run_feed *f) {
-  const ts_tail_reader metrics = {begin_metrics, take_metrics, f}, experts = {begin_experts, take_experts, f},
-                       validation = {begin_validation, take_validation, f}, log = {begin_messages, take_message, f};
+  const ts_tail_reader experts = {begin_experts, take_experts, f}, validation = {begin_validation, take_validation, f},
+                       log = {begin_messages, take_message, f};
   bool quiet = f->summary.state == TS_RUN_SILENT || f->summary.state == TS_RUN_SUSPENDED;
-  f->bytes = ts_tail_read(&f->metrics_file, &metrics);
+  read_metrics(f);
   int64_t others = ts_tail_read(&f->validation_file, &validation) + ts_tail_read(&f->experts_file, &experts) +
                    ts_tail_read(&f->log_file, &log);
   if (!quiet || f->bytes + others > 0 || ts_seconds() - f->looked > RARELY) {
     look_at_status(f);
+  } else {
+    age_status(f);
   }
   return f->bytes + others >= 1 << 20;
 }
@@ -200,10 +223,15 @@ bool ts_run_feed_is_over(const ts_run_feed *f) {
 }
 
 void ts_run_feed_close(ts_run_feed *f) {
+  if (f->last_line == NULL) {
+    return; /* closed already */
+  }
   ts_tail_close(&f->metrics_file);
   ts_tail_close(&f->validation_file);
   ts_tail_close(&f->experts_file);
   ts_tail_close(&f->log_file);
   begin_messages(f);
+  ts_free(f->last_line);
   ts_run_summary_clear(&f->summary);
+  *f = (ts_run_feed){0};
 }

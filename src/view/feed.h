@@ -38,10 +38,12 @@ typedef struct ts_expert_loads {
 typedef struct ts_run_feed {
   const char *run;
   ts_run_summary summary; /**< As it was read last. */
-  double looked;          /**< When. */
+  double looked, aged;    /**< When, and up to when its ages count. */
   ts_tail metrics_file, validation_file, experts_file, log_file;
-  ts_table metrics_table, validation_table, experts_table;
+  ts_table curve_table, metrics_table, validation_table, experts_table;
+  char *last_line;  /**< Owned; the newest row of metrics.csv, of which all columns count. */
   int64_t rows;     /**< Of metrics.csv. */
+  int64_t first;    /**< Step of the first of them. */
   int64_t damaged;  /**< Lines of the tables that are no rows. */
   int64_t restarts; /**< How often metrics.csv was found changed and read anew. */
   int64_t bytes;    /**< Read of metrics.csv by the last ts_run_feed_read. */
@@ -80,7 +82,7 @@ double ts_run_feed_time_left(const ts_run_feed *feed);
 /** Has the run ended, or said that it failed? Not collective. */
 bool ts_run_feed_is_over(const ts_run_feed *feed);
 
-/** Free what it has. Not collective. */
+/** Free what it has; nothing where that is done. Not collective. */
 void ts_run_feed_close(ts_run_feed *feed);
 
 #endif

@@ -323,7 +323,7 @@ static int has_curve(const view *v) {
 }
 
 static int curve_lines(const view *v) {
-  int most = v->pen.look->height / 2;
+  int most = v->pen.look->height / 3;
   return has_curve(v) ? most < 5 ? 5 : most > 16 ? 16 : most : 0;
 }
 
@@ -354,11 +354,10 @@ static void draw_series(view *v, const ts_series *series, const ts_series *marks
 }
 
 static void draw_loss_curve(view *v, int rows) {
-  const ts_series *s = &v->feed->loss;
   char title[128];
-  snprintf(title, sizeof title, "loss of steps %.0f to %.0f%s", s->n > 0 ? s->bucket[0].x / (double) s->bucket[0].n : 0,
-           (double) v->feed->last.step, v->feed->validations > 0 ? ", o: validation" : "");
-  draw_series(v, s, &v->feed->validation, title, label_loss, rows);
+  snprintf(title, sizeof title, "loss of steps %lld to %lld%s", (long long) v->feed->first,
+           (long long) v->feed->last.step, v->feed->validations > 0 ? ", o: validation" : "");
+  draw_series(v, &v->feed->loss, &v->feed->validation, title, label_loss, rows);
 }
 
 static void draw_speed_curve(view *v, int rows) {

@@ -20,6 +20,9 @@ typedef struct ts_field {
 /** The fields of the rows of metrics.csv, validation.csv and moe.csv; each ended by a NULL name. */
 extern const ts_field ts_metrics_fields[], ts_validation_fields[], ts_experts_fields[];
 
+/** Those of the rows of metrics.csv that are looked at in each of a million rows. */
+extern const ts_field ts_curve_fields[];
+
 /** Where the columns of a file go.  Zero: its first line has not been read. */
 typedef struct ts_table {
   int n_columns;
@@ -30,7 +33,8 @@ typedef struct ts_table {
 void ts_table_names(ts_table *table, const ts_field *fields, const char *line);
 
 /** Read a row into the struct of the fields; what the file has no column for stays as it is.
- * \return false, the struct as it was or half filled: it has fewer columns than the table, or one is no number.
+ * \return false, the struct as it was or half filled: it has fewer columns than the table, or one that goes
+ * somewhere is no number.
  * Not collective. */
 bool ts_table_row(const ts_table *table, const char *line, void *row);
 

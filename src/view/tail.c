@@ -85,7 +85,7 @@ static bool look_again(ts_tail *t, const ts_tail_reader *reader) {
 }
 
 /* The part of a line that stands in a block, and its end if that does, too. */
-static void take_bytes(ts_tail *t, const char *part, size_t length, bool ends, const ts_tail_reader *reader) {
+static void add_to_line(ts_tail *t, const char *part, size_t length, bool ends, const ts_tail_reader *reader) {
   if (t->half.length + length > TS_TAIL_LINE) {
     t->skips = true;
   }
@@ -105,7 +105,7 @@ static void take_block(ts_tail *t, const char *block, size_t length, const ts_ta
   for (size_t done = 0; done < length;) {
     const char *end = memchr(block + done, '\n', length - done);
     size_t part = end != NULL ? (size_t) (end - block) - done : length - done;
-    take_bytes(t, block + done, part, end != NULL, reader);
+    add_to_line(t, block + done, part, end != NULL, reader);
     done += part + (end != NULL);
   }
 }
