@@ -75,7 +75,7 @@ wrong_includes() {
   awk -v file="$2" '
     BEGIN {
       n = split("base:0 family:0 slurm:1 deck:1 tokenizer:1 chat:1 graph:2 ops:2 comm:2 backend:2 cuda:2 " \
-                "run:3 pass:3 model:3 io:3 engine:4 tune:5 train:5 report:5 main:6", rows, " ")
+                "run:3 pass:3 model:3 io:3 engine:4 tune:5 train:5 report:6 view:6 main:7", rows, " ")
       for (i = 1; i <= n; ++i) { split(rows[i], row, ":"); level[row[1]] = row[2] }
       split(file, part, "/")
       room = (part[1] == "src") ? part[2] : part[1]

@@ -7,7 +7,7 @@ golden=$top/regression/golden
 # ---- help ----
 
 all_listed() {
-  for command in train plan tune bench graph eval generate tokenize compare plot verify deck keys zero_to_fp32; do
+  for command in train plan tune bench graph eval generate tokenize compare plot verify watch deck keys zero_to_fp32; do
     grep -Eq "^  $command +[a-z]" "$scratch/out" || return 1
   done
 }
@@ -18,7 +18,7 @@ test_help() {
   ok "--help lists every command" all_listed
   run "$tessera"
   ok "no command: the help, and exit 2" gave 2
-  for command in train plan tune bench graph eval generate tokenize compare plot verify deck keys zero_to_fp32; do
+  for command in train plan tune bench graph eval generate tokenize compare plot verify watch deck keys zero_to_fp32; do
     run "$tessera" $command --help
     ok "$command --help: usage" printed "^usage: tessera $command "
     ok "$command --help: an example" grep -q "^Example:" "$scratch/out"
@@ -223,7 +223,7 @@ test_train() {
   ok "train: plain lines in a pipe" printed "^step 6/6  loss [0-9.]+ .*tokens/s"
   ok "train: no bar in a pipe" is "$(tr -cd '\r' < "$scratch/out" | wc -c)" 0
   ok "the run directory" is "$(cd run && echo *)" \
-    "deck.cfg latest loss.svg metrics.csv status step_00000006 validation.csv"
+    "deck.cfg latest log.txt loss.svg metrics.csv status step_00000006 validation.csv"
   ok "metrics.csv: columns" grep -q \
     "^step,tokens,loss,grad_norm,lr,step_seconds,tokens_per_second,model_tflops,mfu,peak_bytes," run/metrics.csv
   ok "metrics.csv: a row a step" is "$(wc -l < run/metrics.csv)" 7

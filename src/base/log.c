@@ -61,6 +61,34 @@ void ts_log_status_line(const char *line) {
   pthread_mutex_unlock(&mutex);
 }
 
+static struct {
+  pthread_mutex_t mutex;
+  ts_log_keeper *keeper;
+  void *user;
+} kept = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
+static _Thread_local bool is_keeping; /* the keeper speaks */
+
+void ts_log_keep(ts_log_keeper *keeper, void *user) {
+  pthread_mutex_lock(&kept.mutex);
+  kept.keeper = keeper;
+  kept.user = user;
+  pthread_mutex_unlock(&kept.mutex);
+}
+
+static void keep_line(ts_log_level level, const char *text) {
+  if (level > TS_LOG_INFO || is_keeping) {
+    return;
+  }
+  pthread_mutex_lock(&kept.mutex);
+  if (kept.keeper != NULL) {
+    is_keeping = true;
+    kept.keeper(kept.user, level, text);
+    is_keeping = false;
+  }
+  pthread_mutex_unlock(&kept.mutex);
+}
+
 /* A line is one write: a launcher merges what its ranks print, and threads of a rank print too. */
 void ts_log(ts_log_level level, const char *format, ...) {
   static const char *const prefixes[] = {"tessera: error: ", "tessera: warning: ", "", ""};
@@ -81,6 +109,9 @@ void ts_log(ts_log_level level, const char *format, ...) {
   fputs(line != NULL ? line : format, to);
   fflush(to);
   pthread_mutex_unlock(&mutex);
+  if (line != NULL) {
+    keep_line(level, text);
+  }
   free(text);
   free(line);
 }

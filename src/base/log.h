@@ -14,6 +14,13 @@
  * and ERROR on stderr.  A progress bar on the terminal is cleared first. Not collective. */
 void ts_log(ts_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/** What keeps lines beside printing them: \a text has no newline at its end, and no prefix. */
+typedef void ts_log_keeper(void *user, ts_log_level level, const char *text);
+
+/** From now on lines of INFO and above that this process prints are given to \a keeper too, one at a time; NULL: to
+ * nobody any more.  What a keeper says itself is printed and not kept. Not collective. */
+void ts_log_keep(ts_log_keeper *keeper, void *user);
+
 /** A world is joined: unless the program has said otherwise, warnings are printed from now on, by processes that are to
  * speak for some world. Not collective. */
 void ts_log_join(bool speaks);

@@ -99,6 +99,6 @@ ts_status ts_create_engine(ts_world *world, ts_deck *deck, const ts_engine_optio
  * collective. */
 ts_command_run ts_main_train, ts_main_plan, ts_main_tune, ts_main_bench, ts_main_graph, ts_main_eval, ts_main_generate,
     ts_main_tokenize, ts_main_compare, ts_main_deck, ts_main_keys, ts_main_plot, ts_main_report, ts_main_status,
-    ts_main_verify, ts_main_zero_to_fp32;
+    ts_main_verify, ts_main_watch, ts_main_zero_to_fp32;
 
 #endif

@@ -174,6 +174,12 @@ static const ts_option compare_options[] = {
 
 static const ts_option status_options[] = {FORMAT_OPTION, END_OPTION};
 
+static const ts_option watch_options[] = {
+    {"--every", "SECONDS", "2", "between two looks at the run's files", false},
+    {"--once", NULL, NULL, "print one picture as text, and end", false},
+    {"--ascii", NULL, NULL, "draw with ASCII (default: where the locale is not UTF-8)", false},
+    END_OPTION};
+
 static const ts_option verify_options[] = {FORMAT_OPTION, END_OPTION};
 
 static const ts_option deck_options[] = {
@@ -291,6 +297,20 @@ const ts_command ts_commands[] = {
      "Works from any machine that sees the directory, while the run goes on and after "
      "it.  Exit code 0 whatever the state is, 2 when there is no such run.",
      status_options, "tessera status runs/kjv", false},
+    {"watch", ts_main_watch, "RUN", 1, 1, "show a run as it goes, in a terminal",
+     "Draws what the run writes, again every few seconds, until the run has ended: progress, the curves of loss and "
+     "speed, means "
+     "of the last 100 steps, MFU, memory, ranks that others wait for, experts, and the last messages (RUN/log.txt).  "
+     "Any "
+     "size of "
+     "terminal will do; what matters least is left out first.  q ends the view, not the run.  Where standard output is "
+     "no "
+     "terminal, or TERM=dumb, plain lines are printed, one when there is something new.  NO_COLOR in the environment "
+     "turns colours off.  Needs nothing but the run's directory: any machine that sees it, over ssh too.  Exit code 0 "
+     "when the run has finished or stopped, 1 when it has failed, 2 when there is no such run; a run without a "
+     "heartbeat "
+     "is waited for.",
+     watch_options, "tessera watch runs/kjv", false},
     {"verify", ts_main_verify, "RUN|CHECKPOINT", 1, 1, "check that checkpoints are what was written",
      "Reads every file of a checkpoint, or of all checkpoints of a run and its `latest`, and compares size and hash "
      "with "

@@ -424,6 +424,7 @@ static void end_watch(ts_training *r, int code, const ts_error *err) {
 int ts_train(ts_world *world, ts_deck *deck, const ts_train_options *options, ts_error *err) {
   ts_training r = {.world = world, .deck = deck, .options = options, .lock = -1};
   ts_stop_watch();
+  r.log = ts_run_log_begin(ts_world_rank(world) == 0);
   r.watch = ts_watch_create(world, deck);
   int code = (int) ts_training_open(&r, err);
   if (code == 0) {
@@ -440,6 +441,7 @@ int ts_train(ts_world *world, ts_deck *deck, const ts_train_options *options, ts
     }
   }
   end_watch(&r, code, err);
+  ts_run_log_end(&r.log, code == TS_BAD_INPUT ? err->text : NULL);
   ts_training_close(&r);
   return code;
 }

@@ -179,6 +179,7 @@ static ts_status open_run_directory(ts_training *r, ts_error *err) {
   status = status == TS_OK && r->resume.same_run ? ts_publication_set_aside(directory, r->at.step, err) : status;
   status = status == TS_OK ? write_deck(r->deck, err) : status;
   if (status == TS_OK) {
+    ts_run_log_open(r->log, directory, !r->resume.same_run && !r->resume.over);
     keep_companions(r);
     keep_tokenizer(r);
     bool experts = ts_engine_layout(r->engine)->n_loads > 0;

@@ -13,6 +13,7 @@
 #include "train/observed.h"
 #include "train/progress.h"
 #include "train/resume.h"
+#include "train/run_log.h"
 #include "train/time_limit.h"
 #include "train/train.h"
 #include "train/watchdog.h"
@@ -31,6 +32,7 @@ typedef struct ts_training {
   ts_data *data;
   ts_metrics *metrics;     /* rank 0 only */
   ts_monitors *monitors;   /* likewise; NULL where the deck asks for none */
+  ts_run_log *log;         /* likewise: what it says */
   ts_expert_watch experts; /* likewise */
   ts_rows *digests;        /* rank 0 only; NULL without debug.digest_every */
   ts_observed *observed;
