@@ -1,9 +1,11 @@
 #include "deck/schema.h"
 
 #include "base/memory.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "family/family.h"
 
+#include <pthread.h>
 #include <string.h>
 #include <strings.h>
 
@@ -34,6 +36,8 @@ const ts_key *ts_key_at(int index) {
   return NULL;
 }
 
+/* ---- a row by its path ---- */
+
 /* Compares while "[12]" in path stands for "[]" in the row. */
 static bool same_path(const char *row, const char *path) {
   while (*row != '\0' && *row == *path) {
@@ -46,14 +50,45 @@ static bool same_path(const char *row, const char *path) {
   return *row == '\0' && *path == '\0';
 }
 
-int ts_key_find(const char *path) {
-  int n = ts_key_count();
-  for (int i = 0; i < n; ++i) {
-    if (same_path(ts_key_at(i)->path, path)) {
-      return i;
-    }
+/* Rows at their paths' hashes, or in the next free place; a deck is looked up key by key. */
+enum { PLACES = 4096 };
+static int16_t row_at[PLACES];
+static pthread_once_t rows_are_placed = PTHREAD_ONCE_INIT;
+
+/* Of a path and of the row that it stands for the same. */
+static unsigned hash_of_path(const char *path) {
+  uint32_t hash = 2166136261u; /* FNV-1a */
+  for (; *path != '\0'; ++path) {
+    hash = (hash ^ (unsigned char) *path) * 16777619u;
+    path += *path == '[' ? strspn(path + 1, "0123456789") : 0;
   }
-  return -1;
+  return (hash ^ hash >> 16) % PLACES;
+}
+
+/* Where the row is, or would be: a place with -1. */
+static unsigned place_of_path(const char *path) {
+  unsigned at = hash_of_path(path);
+  while (row_at[at] >= 0 && !same_path(ts_key_at(row_at[at])->path, path)) {
+    at = (at + 1) % PLACES;
+  }
+  return at;
+}
+
+static void place_rows(void) {
+  int n = ts_key_count();
+  TS_CHECK(2 * n < PLACES, "%d keys are too many for %d places", n, PLACES);
+  for (int i = 0; i < PLACES; ++i) {
+    row_at[i] = -1;
+  }
+  for (int i = 0; i < n; ++i) {
+    int16_t *row = &row_at[place_of_path(ts_key_at(i)->path)];
+    *row = *row < 0 ? (int16_t) i : *row; /* of two rows of one path the first */
+  }
+}
+
+int ts_key_find(const char *path) {
+  pthread_once(&rows_are_placed, place_rows);
+  return row_at[place_of_path(path)];
 }
 
 int ts_key_canonical(int index) {

@@ -27,14 +27,14 @@ const ts_family_key *ts_family_key_at(const ts_family *family, int i) {
 }
 
 bool ts_family_has(const ts_family *family, const char *path) {
-  const ts_family_key *key;
-  for (int i = 0; (key = ts_family_key_at(family, i)) != NULL; ++i) {
-    size_t n = strlen(key->path);
-    if (strncmp(key->path, path, n) == 0 && (path[n] == '\0' || path[n] == '.')) {
-      return true;
+  bool has = false;
+  for (int list = 0; family->keys[list] != NULL && !has; ++list) {
+    for (const ts_family_key *key = family->keys[list]; key->path != NULL && !has; ++key) {
+      size_t n = key->path[0] == path[0] ? strlen(key->path) : 0;
+      has = n > 0 && strncmp(key->path, path, n) == 0 && (path[n] == '\0' || path[n] == '.');
     }
   }
-  return false;
+  return has;
 }
 
 const ts_family_key *ts_family_key_find(const ts_family *family, const char *path) {

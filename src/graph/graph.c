@@ -5,6 +5,7 @@
 #include "graph/attribute.h"
 #include "graph/op.h"
 
+#include <stdio.h>
 #include <string.h>
 
 int32_t *ts_ids_none(int n) {
@@ -15,18 +16,54 @@ int32_t *ts_ids_none(int n) {
   return list;
 }
 
+/* ---- names and lists ---- */
+
+/* They are as many as nodes and end with the graph: they lie behind one another in blocks. */
+typedef struct ts_graph_block {
+  struct ts_graph_block *older;
+  size_t used, size;
+  _Alignas(8) char bytes[];
+} ts_graph_block;
+
+static void *lay(ts_graph *g, size_t bytes) {
+  enum { FIRST = 1 << 12, LARGE = 1 << 16 };
+  bytes = (bytes + 7) / 8 * 8;
+  if (g->block == NULL || g->block->size - g->block->used < bytes) {
+    size_t size = g->block == NULL ? FIRST : g->block->size < LARGE ? 2 * g->block->size : LARGE;
+    size = size > bytes ? size : bytes;
+    ts_graph_block *block = ts_malloc(sizeof *block + size);
+    *block = (ts_graph_block){.older = g->block, .size = size};
+    g->block = block;
+  }
+  void *at = g->block->bytes + g->block->used;
+  g->block->used += bytes;
+  return at;
+}
+
+static char *lay_name(ts_graph *g, const char *name) {
+  size_t bytes = strlen(name) + 1;
+  return memcpy(lay(g, bytes), name, bytes);
+}
+
+static char *lay_output_name(ts_graph *g, const char *node, int output) {
+  enum { DIGITS = 12 };
+  if (output == 0) {
+    return lay_name(g, node);
+  }
+  size_t bytes = strlen(node) + 1 + DIGITS;
+  char *name = lay(g, bytes);
+  snprintf(name, bytes, "%s:%d", node, output);
+  return name;
+}
+
+static void *lay_list(ts_graph *g, const void *from, size_t count, size_t size) {
+  return from == NULL || count == 0 ? NULL : memcpy(lay(g, count * size), from, count * size);
+}
+
 /* ---- life ---- */
 
 ts_graph *ts_graph_create(void) {
   return ts_calloc(1, sizeof(ts_graph));
-}
-
-static void clear_node(ts_node *node) {
-  ts_free((void *) node->name);
-  ts_free((void *) node->in);
-  ts_free(node->out);
-  ts_free((void *) node->prior);
-  ts_attributes_free(node);
 }
 
 void ts_graph_destroy(ts_graph **graph) {
@@ -35,10 +72,12 @@ void ts_graph_destroy(ts_graph **graph) {
     return;
   }
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
-    clear_node(&g->node[n]);
+    ts_attributes_free(&g->node[n]);
   }
-  for (ts_tid t = 0; t < g->n_tensors; ++t) {
-    ts_free(g->tensor[t].name);
+  while (g->block != NULL) {
+    ts_graph_block *older = g->block->older;
+    ts_free(g->block);
+    g->block = older;
   }
   for (int u = 0; u < g->n_units; ++u) {
     ts_free(g->unit[u]);
@@ -61,6 +100,7 @@ void ts_graph_set_chunks(ts_graph *g, const int *chunk, int n_chunks) {
   g->chunk = ts_malloc(((size_t) g->n_units + 1) * sizeof *g->chunk);
   memcpy(g->chunk, chunk, (size_t) g->n_units * sizeof *chunk);
   g->n_chunks = n_chunks;
+  ++g->changes;
 }
 
 int ts_graph_unit(ts_graph *g, const char *name) {
@@ -71,6 +111,7 @@ int ts_graph_unit(ts_graph *g, const char *name) {
   }
   TS_GROW(g->unit, g->n_units, g->unit_capacity);
   g->unit[g->n_units] = ts_strdup(name);
+  ++g->changes;
   return g->n_units++;
 }
 
@@ -142,6 +183,7 @@ int64_t ts_tensor_bytes(const ts_graph *g, ts_tid t) {
 static ts_tid add_tensor(ts_graph *g, ts_tensor tensor) {
   TS_GROW(g->tensor, g->n_tensors, g->tensor_capacity);
   g->tensor[g->n_tensors] = tensor;
+  ++g->changes;
   return g->n_tensors++;
 }
 
@@ -180,7 +222,7 @@ ts_tid ts_graph_add_leaf(ts_graph *g, const ts_tensor *like) {
   TS_CHECK(like->role != TS_ROLE_VALUE && ts_graph_find(g, like->name) == TS_NONE, "leaf %s exists already",
            like->name);
   ts_tensor leaf = *like;
-  leaf.name = ts_strdup(like->name);
+  leaf.name = lay_name(g, like->name);
   leaf.producer = TS_NONE;
   ts_tid t = add_tensor(g, leaf);
   enter_leaf(g, t);
@@ -245,13 +287,6 @@ const ts_node *ts_graph_producer(const ts_graph *g, ts_tid t) {
 
 /* ---- nodes ---- */
 
-static void *copy_array(const void *from, size_t count, size_t size) {
-  if (from == NULL || count == 0) {
-    return NULL;
-  }
-  return memcpy(ts_malloc(count * size), from, count * size);
-}
-
 /* A node that breaks its op's rule ends the program, unless its graph is written by somebody who is told of it. */
 static void refuse_node(ts_graph *g, const ts_node *node, const char *why) {
   ts_text text = {0};
@@ -273,15 +308,19 @@ static ts_space space_of_output(const ts_graph *g, const ts_node *node, int i) {
 
 /* \return whether the op's rule holds */
 static bool add_outputs(ts_graph *g, ts_node *node) {
-  ts_dtype *dtype = ts_calloc((size_t) node->n_out, sizeof *dtype);
-  ts_shape *shape = ts_calloc((size_t) node->n_out, sizeof *shape);
+  enum { FEW = 4 };
+  ts_dtype few_dtypes[FEW] = {0}, *dtype = few_dtypes;
+  ts_shape few_shapes[FEW] = {0}, *shape = few_shapes;
+  if (node->n_out > FEW) {
+    dtype = ts_calloc((size_t) node->n_out, sizeof *dtype);
+    shape = ts_calloc((size_t) node->n_out, sizeof *shape);
+  }
   const char *why = ts_op_get(node->op)->shape(g, node, dtype, shape);
   if (why != NULL) {
     refuse_node(g, node, why);
   }
   for (int i = 0; why == NULL && i < node->n_out; ++i) {
-    char *name = i == 0 ? ts_strdup(node->name) : ts_format("%s:%d", node->name, i);
-    node->out[i] = add_tensor(g, (ts_tensor){.name = name,
+    node->out[i] = add_tensor(g, (ts_tensor){.name = lay_output_name(g, node->name, i),
                                              .role = TS_ROLE_VALUE,
                                              .space = space_of_output(g, node, i),
                                              .dtype = dtype[i],
@@ -289,8 +328,10 @@ static bool add_outputs(ts_graph *g, ts_node *node) {
                                              .producer = g->n_nodes,
                                              .unit = node->unit});
   }
-  ts_free(dtype);
-  ts_free(shape);
+  if (node->n_out > FEW) {
+    ts_free(dtype);
+    ts_free(shape);
+  }
   return why == NULL;
 }
 
@@ -339,20 +380,21 @@ ts_tid ts_graph_add(ts_site at, const ts_node *like) {
   }
   bool into = (info->flags & TS_OP_COMM) != 0 && like->attr.comm.into;
   node.beta = like->prior != NULL || into ? like->beta : TS_NONE;
-  node.name = ts_strdup(like->name);
-  node.in = copy_array(like->in, (size_t) node.n_in, sizeof *node.in);
-  node.prior = copy_array(like->prior, (size_t) node.n_out, sizeof *node.prior);
-  node.out = ts_malloc((size_t) node.n_out * sizeof *node.out);
+  node.name = lay_name(g, like->name);
+  node.in = lay_list(g, like->in, (size_t) node.n_in, sizeof *node.in);
+  node.prior = lay_list(g, like->prior, (size_t) node.n_out, sizeof *node.prior);
+  node.out = lay(g, (size_t) node.n_out * sizeof *node.out);
   for (int i = 0; i < node.n_out; ++i) {
     node.out[i] = TS_NONE;
   }
   ts_attributes_own(&node);
   if (!add_outputs(g, &node)) {
-    clear_node(&node);
+    ts_attributes_free(&node);
     return TS_NONE;
   }
   TS_GROW(g->node, g->n_nodes, g->node_capacity);
   g->node[g->n_nodes++] = node;
+  ++g->changes;
   return node.n_out > 0 ? node.out[0] : TS_NONE;
 }
 
@@ -381,6 +423,7 @@ int *ts_graph_use_counts(const ts_graph *g) {
 
 void ts_graph_mark(ts_graph *g, const char *name, ts_tid tensor) {
   TS_ASSERT(tensor >= 0 && tensor < g->n_tensors);
+  ++g->changes;
   for (int i = 0; i < g->n_marks; ++i) {
     if (strcmp(g->mark[i].name, name) == 0) {
       g->mark[i].tensor = tensor;

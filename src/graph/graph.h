@@ -106,7 +106,7 @@ typedef struct ts_held {
 } ts_held;
 
 typedef struct ts_tensor {
-  char *name; /**< Owned; unique among leaves; a node's outputs are named "node" or "node:1", "node:2". */
+  char *name; /**< The graph's; unique among leaves; a node's outputs are named "node" or "node:1", "node:2". */
   ts_role role;
   ts_space space; /**< HOST for leaves of role INPUT and SCALAR; of windows and new versions that of the old one. */
   ts_dtype dtype;
@@ -405,11 +405,11 @@ typedef union ts_attr {
 /** A node, and what ts_graph_add is given to make one. */
 typedef struct ts_node {
   ts_op op;
-  const char *name; /**< Owned; stable: does not depend on parallelism or on other nodes. */
+  const char *name; /**< The graph's; stable: does not depend on parallelism or on other nodes. */
   int n_in, n_out;
-  const ts_tid *in; /**< Owned; TS_NONE where an optional input is absent. */
-  ts_tid *out;      /**< Owned. */
-  /** Owned; NULL, or for each output what it adds to (TS_NONE: none).  out = beta prior + f (in). */
+  const ts_tid *in; /**< The graph's; TS_NONE where an optional input is absent. */
+  ts_tid *out;      /**< The graph's. */
+  /** The graph's; NULL, or for each output what it adds to (TS_NONE: none).  out = beta prior + f (in). */
   const ts_tid *prior;
   ts_tid beta; /**< [1] fp32, or TS_NONE for 1.  beta = 0 never reads the prior. */
   ts_attr attr;
@@ -442,6 +442,9 @@ typedef struct ts_graph {
   ts_error *refused;
   ts_tid *leaf; /**< Owned: the leaves at their names' hashes, or in the next free place; of ts_graph_find. */
   int n_leaves, leaf_places;
+  struct ts_graph_block *block; /**< Owned: where names and lists of nodes and tensors lie; the newest. */
+  int64_t changes; /**< Grows with all that is added, also from a graph to what it is rewritten as; who changes a field
+                    * in place counts it here.  As long as it is the same, a verified graph is. */
 } ts_graph;
 
 /** Where new nodes go: a graph, and what they belong to in it. */

@@ -21,6 +21,7 @@ ts_rewrite ts_rewrite_begin(const ts_graph *from) {
                   .in = ts_ids_none(most),
                   .prior = ts_ids_none(most)};
   r.to->apart = from->apart;
+  r.to->changes = from->changes + 1;
   for (int u = 0; u < from->n_units; ++u) {
     ts_graph_unit(r.to, from->unit[u]);
   }

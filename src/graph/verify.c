@@ -12,6 +12,7 @@ typedef struct verifier {
   const ts_graph *graph;
   ts_nid n;                /* the node's place */
   const ts_nid *last_read; /* per tensor: the last node that reads it, TS_NONE for none */
+  ts_tid *extent;          /* per tensor made up to here: what says how many of its rows are there, TS_NONE for all */
 } verifier;
 
 static bool exists(const verifier *v, ts_tid t) {
@@ -67,16 +68,23 @@ static const char *rule_arity(const verifier *v, const ts_node *node) {
 }
 
 static const char *rule_shape(const verifier *v, const ts_node *node) {
-  ts_dtype *dtype = ts_calloc((size_t) node->n_out, sizeof *dtype);
-  ts_shape *shape = ts_calloc((size_t) node->n_out, sizeof *shape);
+  enum { FEW = 4 };
+  ts_dtype few_dtypes[FEW] = {0}, *dtype = few_dtypes;
+  ts_shape few_shapes[FEW] = {0}, *shape = few_shapes;
+  if (node->n_out > FEW) {
+    dtype = ts_calloc((size_t) node->n_out, sizeof *dtype);
+    shape = ts_calloc((size_t) node->n_out, sizeof *shape);
+  }
   const char *why = ts_op_get(node->op)->shape(v->graph, node, dtype, shape);
   for (int i = 0; why == NULL && i < node->n_out; ++i) {
     const ts_tensor *t = &v->graph->tensor[node->out[i]];
     bool same = t->dtype == dtype[i] && ts_shape_equal(&t->shape, &shape[i]);
     why = same ? NULL : "an output is not what the shape rule gives";
   }
-  ts_free(dtype);
-  ts_free(shape);
+  if (node->n_out > FEW) {
+    ts_free(dtype);
+    ts_free(shape);
+  }
   return why;
 }
 
@@ -238,17 +246,21 @@ static bool is_of_all_tokens(const ts_graph *g, ts_tid first) {
 }
 
 /* The tensor that says how many rows of t are there, TS_NONE where all are. */
-static ts_tid extent_of_rows(const ts_graph *g, ts_tid t) {
-  const ts_node *producer = t != TS_NONE ? ts_graph_producer(g, t) : NULL;
-  if (producer == NULL) {
-    return TS_NONE;
-  }
+static ts_tid extent_of_rows(const verifier *v, ts_tid t) {
+  return t != TS_NONE ? v->extent[t] : TS_NONE;
+}
+
+/* Nodes come in order: of inputs it is noted. */
+static void note_extent(const verifier *v, const ts_node *node) {
   ts_tid extent = TS_NONE;
-  for (int i = 0; i < producer->n_in && passes_rows_on(producer) && extent == TS_NONE; ++i) {
-    extent = extent_of_rows(g, producer->in[i]);
+  for (int i = 0; i < node->n_in && passes_rows_on(node) && extent == TS_NONE; ++i) {
+    extent = extent_of_rows(v, node->in[i]);
   }
-  int at = ts_node_extent(producer);
-  return at >= 0 && !is_of_all_tokens(g, producer->in[at]) ? producer->in[at] : extent;
+  int at = ts_node_extent(node);
+  extent = at >= 0 && !is_of_all_tokens(v->graph, node->in[at]) ? node->in[at] : extent;
+  for (int i = 0; i < node->n_out; ++i) {
+    v->extent[node->out[i]] = extent;
+  }
 }
 
 /* What a pass has made again of the same has the same values: names but for ".again" are equal. */
@@ -268,11 +280,11 @@ static bool says_the_same(const ts_graph *g, ts_tid a, ts_tid b) {
 }
 
 /* Does a node that reads rows read how many there are, or, element by element, rows of one extent alone? */
-static bool knows(const ts_graph *g, const ts_node *node, ts_tid extent) {
+static bool knows(const verifier *v, const ts_node *node, ts_tid extent) {
   bool passes = passes_rows_on(node), knows = extent == TS_NONE;
   for (int i = 0; i < node->n_in && extent != TS_NONE; ++i) {
-    ts_tid other = passes ? extent_of_rows(g, node->in[i]) : node->in[i];
-    bool same = other != TS_NONE && says_the_same(g, other, extent);
+    ts_tid other = passes ? extent_of_rows(v, node->in[i]) : node->in[i];
+    bool same = other != TS_NONE && says_the_same(v->graph, other, extent);
     if (passes && other != TS_NONE && !same) {
       return false;
     }
@@ -282,21 +294,23 @@ static bool knows(const ts_graph *g, const ts_node *node, ts_tid extent) {
 }
 
 /* What the host reads is there. */
-static bool are_marks_whole(const ts_graph *g) {
+static bool are_marks_whole(const verifier *v) {
+  const ts_graph *g = v->graph;
   bool whole = true;
   for (int i = 0; i < g->n_marks && whole; ++i) {
-    whole = extent_of_rows(g, g->mark[i].tensor) == TS_NONE;
+    whole = extent_of_rows(v, g->mark[i].tensor) == TS_NONE;
   }
   return whole;
 }
 
 static const char *rule_rows(const verifier *v, const ts_node *node) {
-  bool good = v->n > 0 || are_marks_whole(v->graph);
+  note_extent(v, node);
+  bool good = v->n + 1 < v->graph->n_nodes || are_marks_whole(v); /* once, when all is noted */
   for (int i = 0; i < node->n_in && good; ++i) {
-    good = knows(v->graph, node, extent_of_rows(v->graph, node->in[i]));
+    good = knows(v, node, extent_of_rows(v, node->in[i]));
   }
   for (int i = 0; node->prior != NULL && i < node->n_out && good; ++i) {
-    good = knows(v->graph, node, extent_of_rows(v->graph, node->prior[i]));
+    good = knows(v, node, extent_of_rows(v, node->prior[i]));
   }
   return good ? NULL : "rows that may not be there are read by what does not know how many are";
 }
@@ -416,9 +430,11 @@ static int verify_node(const verifier *v, const ts_node *node, ts_text *why) {
 int ts_graph_verify(const ts_graph *graph, ts_text *why) {
   int violations = 0;
   ts_nid *last_read = find_last_reads(graph);
+  ts_tid *extent = ts_ids_none(graph->n_tensors);
   for (ts_nid n = 0; n < graph->n_nodes; ++n) {
-    violations += verify_node(&(verifier){graph, n, last_read}, &graph->node[n], why);
+    violations += verify_node(&(verifier){graph, n, last_read, extent}, &graph->node[n], why);
   }
   ts_free(last_read);
+  ts_free(extent);
   return violations;
 }

@@ -17,6 +17,7 @@ void ts_pass_rehearse(ts_graph **graph, ts_pass_context *context) {
   for (ts_nid n = 0; n < g->n_nodes && context->deck->debug.skip_attention; ++n) {
     if (g->node[n].op == TS_OP_ATTENTION && g->node[n].unit != last) {
       g->node[n].attr.attention.blind = true;
+      ++g->changes;
     }
   }
 }
