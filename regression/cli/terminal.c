@@ -7,7 +7,7 @@
  *   stopped     until the program is stopped           signal=N   send it a signal, by number
  *   show        print the screen, a line a line        state      print what the terminal is set to
  *   run=WORDS   a shell runs them, PROGRAM set         close      the terminal is gone
- *   bytes       print how many came since last asked
+ *   bytes       print how many came since last asked   deaf       take nothing any more, until the program has ended
  *
  * Then it waits for the end, prints the screen and the state, and how the program ended.  Each step has 20 s; one that
  * takes longer prints "late: STEP" and the screen, and the program is killed.
@@ -46,7 +46,7 @@ static struct {
 
 static int terminal = -1, reports = -1;
 static pid_t program;
-static bool is_stopped, has_ended;
+static bool is_stopped, has_ended, is_deaf;
 static int how_it_ended;
 static struct termios before;
 
@@ -286,7 +286,8 @@ static void take_report(void) {
 
 /* Take what comes within some milliseconds; false when nothing is shown. */
 static bool look(int milliseconds) {
-  struct pollfd from[] = {{.fd = terminal, .events = POLLIN}, {.fd = has_ended ? -1 : reports, .events = POLLIN}};
+  struct pollfd from[] = {{.fd = is_deaf && !has_ended ? -1 : terminal, .events = POLLIN},
+                          {.fd = has_ended ? -1 : reports, .events = POLLIN}};
   if (poll(from, 2, milliseconds) <= 0) {
     return false;
   }
@@ -368,6 +369,8 @@ static void do_step(const char *step) {
   } else if (strcmp(step, "bytes") == 0) {
     printf("bytes %ld\n", screen.bytes);
     screen.bytes = 0;
+  } else if (strcmp(step, "deaf") == 0) {
+    is_deaf = true;
   } else if (strcmp(step, "close") == 0) {
     close(terminal);
     terminal = -1;

@@ -101,6 +101,8 @@ test_signals() {
   ok "stopped and going on" ended "exit 0"
   ok "stopped: the terminal is the shell's" shows '^cursor shown, screen normal, wraps on, settings same'
   ok "going on: it is drawn again" shows '^\|live'
+  on 100x300 wait=memory deaf size=120x350 "run=sleep 0.5" size=121x351 "run=sleep 0.5" size=122x352 "run=sleep 0.5" signal=15 -- tessera watch live
+  ok "a terminal that takes nothing any more: it ends all the same" is "$(tail -n 1 "$scratch/out")" "signal 15"
   on 24x80 wait=memory close -- tessera watch live
   ok "the terminal is closed: it ends" is "$(tail -n 1 "$scratch/out")" "signal 1"
 }
@@ -159,7 +161,7 @@ test_going_on() {
 
 # A run that is killed, goes on from its checkpoint, and is asked to stop, all while it is watched.
 go_on() { timeout -k 5 60 tessera train tiny.cfg --set run.directory=real --set run.steps=1000000 --set run.evaluate_every=0 \
-  --set run.save_every=200 --set run.keep=2 --set run.step_timeout=10 "$@"; }
+  --set run.save_every=200 --set run.keep=2 --set run.step_timeout=10; }
 
 test_real() {
   go_on > /dev/null 2>&1 &

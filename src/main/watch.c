@@ -21,10 +21,10 @@ typedef struct watch {
   char *state, *behind; /* owned */
 } watch;
 
-/* A run that is over is seen to its end: rows that came since the last look. */
+/* A run that is over is seen to its end: rows that came between the look at its tables and that at its state. */
 static bool read_news(watch *w) {
-  bool more = ts_run_feed_read(&w->feed);
-  while (ts_run_feed_is_over(&w->feed) && more) {
+  bool was_over = ts_run_feed_is_over(&w->feed), more = ts_run_feed_read(&w->feed);
+  for (bool again = more || !was_over; ts_run_feed_is_over(&w->feed) && again; again = more) {
     more = ts_run_feed_read(&w->feed);
   }
   return more;
@@ -96,20 +96,20 @@ static void watch_on_screen(watch *w) {
 
 /* ---- plain lines ---- */
 
-static void print_clean(const char *text) {
+static void print_clean(const watch *w, const char *text) {
   ts_text line = {0};
-  ts_view_clean(text, 4096, true, &line);
+  ts_view_clean(text, 4096, ts_screen_has_utf8() && !w->ascii, &line);
   printf("%s\n", line.text != NULL ? line.text : "");
   ts_text_free(&line);
 }
 
 /* What a state or a list of ranks has become, once. */
-static void print_change(const char *now, char **before) {
+static void print_change(const watch *w, const char *now, char **before) {
   if (*before == NULL || strcmp(now, *before) != 0) {
     char *copy = ts_strdup(now), *rest = copy;
     for (const char *line; (line = strsep(&rest, "\n")) != NULL;) {
       if (line[0] != 0) {
-        print_clean(line);
+        print_clean(w, line);
       }
     }
     ts_free(copy);
@@ -123,18 +123,18 @@ static void print_news(watch *w) {
   ts_text line = {0};
   int64_t first = f->messages - TS_FEED_MESSAGES, from = w->messages < f->messages ? w->messages : f->messages;
   for (int64_t i = first > from ? first : from; i < f->messages; ++i) {
-    print_clean(f->message[i % TS_FEED_MESSAGES]);
+    print_clean(w, f->message[i % TS_FEED_MESSAGES]);
   }
   w->messages = f->messages;
   if (ts_run_feed_step(f) != w->step) {
     w->step = ts_run_feed_step(f);
     ts_frame_add_line(f, &line);
-    print_clean(line.text);
+    print_clean(w, line.text);
   }
   char *state = f->summary.state == TS_RUN_SILENT ? ts_strdup("no heartbeat: killed, or its machines are gone")
                                                   : ts_run_summary_describe(&f->summary);
-  print_change(state, &w->state);
-  print_change(f->summary.behind.text != NULL ? f->summary.behind.text : "", &w->behind);
+  print_change(w, state, &w->state);
+  print_change(w, f->summary.behind.text != NULL ? f->summary.behind.text : "", &w->behind);
   ts_free(state);
   ts_text_free(&line);
   fflush(stdout);

@@ -440,8 +440,8 @@ int ts_train(ts_world *world, ts_deck *deck, const ts_train_options *options, ts
       draw_losses(&r);
     }
   }
+  ts_run_log_end(&r.log, code == TS_BAD_INPUT ? err->text : NULL); /* who sees that it has ended finds all */
   end_watch(&r, code, err);
-  ts_run_log_end(&r.log, code == TS_BAD_INPUT ? err->text : NULL);
   ts_training_close(&r);
   return code;
 }

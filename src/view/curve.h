@@ -24,8 +24,8 @@ typedef struct ts_curve {
 int ts_curve_points(const ts_curve *curve, int width);
 
 /** Draw \a height lines of at most \a width columns, the axis at their left, its numbers those of the highest and the
- * lowest line.  Where the first tenth of the curve is much higher than the rest, it is cut at the rest's highest, and the
- * number begins with '>'.
+ * lowest line.  Where the first tenth of the curve is much higher than the rest, it is cut at the rest's highest, and
+ * the number begins with '>'.
  * \param [out] line  Appended to: \a height of them. Not collective. */
 void ts_curve_draw(const ts_curve *curve, int width, int height, ts_text *line);
 

@@ -93,7 +93,7 @@ static int reason_lines(const view *v) {
   return lines < REASON_LINES ? lines : REASON_LINES;
 }
 
-/* The text goes on in the next line at a column, not at a word: a name of a file stays in one piece when it is copied. */
+/* The text goes on in the next line at a column, not at a word: a name that is copied stays in one piece. */
 static void draw_reason(view *v, int rows) {
   char *text = ts_run_summary_describe(&v->feed->summary), *rest = text;
   for (int i = 0; i < rows && ts_pen_line(&v->pen); ++i) {

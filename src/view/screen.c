@@ -17,7 +17,7 @@
 #define LEAVE "\033[0m\033[?7h\033[?25h\033[?1049l"
 
 static const int caught[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT, SIGWINCH};
-enum { N_CAUGHT = sizeof caught / sizeof caught[0] };
+enum { N_CAUGHT = sizeof caught / sizeof caught[0], LAST_TRY = 300 /* milliseconds */ };
 
 static struct {
   bool open, reads_keys, gone, fresh; /* fresh: nothing of what is shown is known */
@@ -76,16 +76,30 @@ static void note_signal(int number) {
   }
 }
 
+static sigset_t inside_mask(void) {
+  sigset_t inside = screen.outside;
+  for (int i = 0; i < N_CAUGHT; ++i) {
+    sigdelset(&inside, caught[i]);
+  }
+  return inside;
+}
+
+/* Where a terminal takes nothing any more (a network that is gone), a signal to end ends the writing too. */
 static void send_text(const char *text, size_t length) {
+  sigset_t inside = inside_mask(), before;
+  struct pollfd output = {.fd = STDOUT_FILENO, .events = POLLOUT};
+  sigprocmask(SIG_SETMASK, &inside, &before);
   while (length > 0 && !screen.gone) {
-    ssize_t n = write(STDOUT_FILENO, text, length);
-    if (n < 0 && errno == EAGAIN) {
-      poll(&(struct pollfd){.fd = STDOUT_FILENO, .events = POLLOUT}, 1, 100);
+    bool hurries = ending != 0 && poll(&output, 1, LAST_TRY) <= 0;
+    ssize_t n = hurries ? -1 : write(STDOUT_FILENO, text, length);
+    if (n < 0 && errno == EAGAIN && !hurries) {
+      poll(&output, 1, LAST_TRY);
     }
-    screen.gone = n < 0 && errno != EINTR && errno != EAGAIN;
+    screen.gone = hurries || (n < 0 && errno != EINTR && errno != EAGAIN);
     text += n > 0 ? n : 0;
     length -= n > 0 ? (size_t) n : 0;
   }
+  sigprocmask(SIG_SETMASK, &before, NULL);
 }
 
 /* Keys one by one and unseen; those that make signals still do. */
@@ -96,7 +110,7 @@ static void take_terminal(void) {
     raw.c_lflag &= ~(tcflag_t) (ICANON | ECHO);
     raw.c_cc[VMIN] = 0;
     raw.c_cc[VTIME] = 0;
-    tcsetattr(STDIN_FILENO, TCSADRAIN, &raw);
+    tcsetattr(STDIN_FILENO, TCSANOW, &raw);
   }
   send_text(ENTER, sizeof ENTER - 1);
   screen.fresh = true;
@@ -105,11 +119,11 @@ static void take_terminal(void) {
 static void leave_terminal(void) {
   send_text(LEAVE, sizeof LEAVE - 1);
   if (screen.reads_keys) {
-    tcsetattr(STDIN_FILENO, TCSADRAIN, &screen.before);
+    tcsetattr(STDIN_FILENO, TCSANOW, &screen.before);
   }
 }
 
-/* Signals come in while the program waits, and at no other time: frames are whole. */
+/* Signals come in while the program waits or writes, and only make notes there. */
 static void take_signals(void) {
   sigset_t all;
   sigemptyset(&all);
@@ -172,7 +186,7 @@ static bool is_shown(const ts_frame *frame, int i) {
   return !screen.fresh && i < screen.shown.n && a->length == b->length && memcmp(a->text, b->text, a->length) == 0;
 }
 
-/* The rest of a line is cleared before its text comes: behind a line as wide as the terminal that would take its end. */
+/* The rest of a line is cleared before its text comes: behind a line as wide as the terminal its end would go, too. */
 void ts_screen_draw(const ts_frame *frame) {
   ts_text out = {0};
   if (screen.fresh) {
@@ -246,10 +260,7 @@ ts_screen_event ts_screen_wait(double seconds) {
   double until = ts_seconds() + seconds, left = seconds;
   do {
     struct pollfd input = {.fd = screen.reads_keys ? STDIN_FILENO : -1, .events = POLLIN};
-    sigset_t inside = screen.outside;
-    for (int i = 0; i < N_CAUGHT; ++i) {
-      sigdelset(&inside, caught[i]);
-    }
+    sigset_t inside = inside_mask();
     const struct timespec time = {(time_t) left, (long) ((left - (double) (time_t) left) * 1e9)};
     if (ppoll(&input, 1, &time, &inside) > 0 && read_quit()) {
       return TS_SCREEN_QUIT;

@@ -19,8 +19,8 @@ typedef enum ts_screen_event {
 /** Is standard output a terminal that frames can be drawn on?  Not with TERM=dumb. Not collective. */
 bool ts_screen_is_possible(void);
 
-/** Has the terminal or what reads standard output UTF-8, by the environment (LC_ALL, LC_CTYPE, LANG); are colours wanted
- * (NO_COLOR)? Not collective. */
+/** Has the terminal or what reads standard output UTF-8, by the environment (LC_ALL, LC_CTYPE, LANG); are colours
+ * wanted (NO_COLOR)? Not collective. */
 bool ts_screen_has_utf8(void);
 bool ts_screen_wants_colour(void);
 

@@ -1,6 +1,6 @@
 /** \file
- * A quantity of each step of a run, thinned by means to a bounded number of points while it grows: of a run of a million
- * steps it has as much as of one of a thousand.  Nothing here is collective.
+ * A quantity of each step of a run, thinned by means to a bounded number of points while it grows: of a run of a
+ * million steps it has as much as of one of a thousand.  Nothing here is collective.
  */
 #ifndef TS_VIEW_SERIES_H
 #define TS_VIEW_SERIES_H

@@ -1,6 +1,6 @@
 /** \file
- * Rows of the tables that a run writes (io/metrics.h), line by line as they come.  Unlike io/csv.h a row that is none is
- * passed over, and so is a column that nobody asked for.  Nothing here is collective.
+ * Rows of the tables that a run writes (io/metrics.h), line by line as they come.  Unlike io/csv.h a row that is none
+ * is passed over, and so is a column that nobody asked for.  Nothing here is collective.
  */
 #ifndef TS_VIEW_TABLE_H
 #define TS_VIEW_TABLE_H
