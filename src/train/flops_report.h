@@ -1,5 +1,5 @@
 /** \file
- * flops_profiler: what a step computed, by module, from the FLOPs of the graph's nodes and the times that were observed.
+ * flops_profiler: what a step computed, by module, from the FLOPs of the graph's nodes and the times that were seen.
  * The figures and their order are DeepSpeed's; what differs:
  *
  * - FLOPs and times are of all micro-batches of the step, of one rank.  MACs are half the FLOPs of products and
