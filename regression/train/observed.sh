@@ -100,6 +100,8 @@ test_flops() {
   ok "module_depth" both "grep -q '^  depth 2$' report.txt" "! grep -Eq 'depth 3|q_proj' report.txt"
   ok "top_modules" grep -Eq '^    params +layers: 15.49 k params, embed_tokens: 8.19 k params$' report.txt
   ok "recompute_fwd_factor" grep -q '^  bwd FLOPS of a rank = 3 x fwd FLOPs / bwd latency' report.txt
+  train 2 stages_of $profiler --set pipeline.stages=2 --set flops_profiler.detailed=false
+  ok "the model's FLOPs on two stages, of which one has the head" grep -q '^  fwd FLOPs of the model .* 6.55 MFLOPs$' "$scratch/out"
   train 1 brief $profiler --set flops_profiler.detailed=false
   ok "detailed = false: no list of modules" both "printed '^  depth 5$'" "! grep -q 'each module' '$scratch/out'"
   train 1 refused $profiler --set flops_profiler.output_file=report.txt

@@ -218,6 +218,9 @@ static void test_flops(ts_world *world) {
   OK(fabs(6 * macs / (2 * ts_program_model_flops(p, NULL)) - 1) < 5e-3,
      "forward and backward are three times the forward: 6 x %g MACs, %g FLOPs of the model", macs,
      2 * ts_program_model_flops(p, NULL));
+  OK(fabs(number_of(text.text, "fwd FLOPs of the model (products, of all ranks that share a sample)") / (2 * macs) -
+          1) < 1e-2,
+     "those of the model are this rank's, who shares no sample");
   OK(flops > 2 * macs && flops < 2.2 * macs, "FLOPs are twice the MACs, and a little that is no product");
   OK(fabs(number_of(text.text, "fwd latency") / (2000 + heads / 3) - 1) < 1e-5 &&
          fabs(number_of(text.text, "bwd latency") / (4000 - heads / 3) - 1) < 1e-5,

@@ -5,9 +5,9 @@
 #ifndef TS_DECK_COMMS_WORDS_H
 #define TS_DECK_COMMS_WORDS_H
 
-/** X(word, member of ts_op without its TS_): the first word of an op is the one that it is called by.  N_OPS: nothing that a
- * graph has. */
-#define TS_COMMS_WORDS(X)                  \
+/** X(word, member of ts_op without its TS_): the first word of an op is the one that it is called by.  N_OPS: nothing
+ * that a graph has. */
+#define TS_COMMS_WORDS(X)                     \
   X(all_reduce, OP_ALL_REDUCE)                \
   X(all_reduce_coalesced, OP_ALL_REDUCE)      \
   X(inference_all_reduce, OP_ALL_REDUCE)      \
@@ -24,13 +24,13 @@
   X(irecv, OP_RECEIVE)                        \
   X(batch_isend_irecv, OP_SEND)               \
   X(batch_isend_irecv, OP_RECEIVE)            \
-  X(broadcast, N_OPS)                      \
-  X(broadcast_object_list, N_OPS)          \
-  X(all_gather_object, N_OPS)              \
-  X(gather, N_OPS)                         \
-  X(scatter, N_OPS)                        \
-  X(reduce, N_OPS)                         \
-  X(barrier, N_OPS)                        \
+  X(broadcast, N_OPS)                         \
+  X(broadcast_object_list, N_OPS)             \
+  X(all_gather_object, N_OPS)                 \
+  X(gather, N_OPS)                            \
+  X(scatter, N_OPS)                           \
+  X(reduce, N_OPS)                            \
+  X(barrier, N_OPS)                           \
   X(monitored_barrier, N_OPS)
 
 #endif

@@ -28,7 +28,7 @@ typedef struct page {
 
 /* ---- the parts of the page ---- */
 
-static void add_summary(const page *p) {
+static void add_run_table(const page *p) {
   ts_text *to = p->html;
   ts_text_add(to, "<section><div class=\"scroll\"><table><thead><tr><th>run</th>");
   for (const ts_report_column *c = ts_report_columns; c->name != NULL; ++c) {
@@ -287,7 +287,7 @@ void ts_report_page(const ts_report_run *run, int n, const ts_report_units *unit
   page p = {.run = run, .n = n, .units = units, .curves = ts_curves_make(run, n, units), .html = html};
   make_nonce(p.nonce);
   add_page_head(&p);
-  add_summary(&p);
+  add_run_table(&p);
   ts_curves_add_section(&p.curves, html);
   add_pictures(&p, "Memory over a step", memory_picture, true);
   add_pictures(&p, "The observed step", step_picture, false);

@@ -86,7 +86,7 @@ static const char *const names[TS_N_METRICS] = {
 #undef X
 };
 
-static ts_status read_metrics(ts_report_run *run, ts_error *err) {
+static ts_status read_run_metrics(ts_report_run *run, ts_error *err) {
   char *path = ts_format("%s/metrics.csv", run->directory);
   struct stat info;
   ts_status status = TS_OK;
@@ -163,7 +163,7 @@ static void measure_elapsed(ts_report_run *run) {
 
 ts_status ts_report_run_read(const char *directory, ts_report_run *run, ts_error *err) {
   *run = (ts_report_run){.directory = ts_strdup(directory), .name = run_name(directory)};
-  ts_status status = read_metrics(run, err);
+  ts_status status = read_run_metrics(run, err);
   if (status != TS_OK) {
     return status;
   }

@@ -174,9 +174,8 @@ static void add_grid(const report *r, ts_text *to) {
 }
 
 static void add_summary(const report *r, ts_text *to) {
-  const ts_mesh *mesh = &r->program->mesh;
   const amount *all = &r->module[0].all;
-  double shares = (double) mesh->size[TS_AXIS_PP] * mesh->size[TS_AXIS_SP] * mesh->size[TS_AXIS_TP];
+  double model = ts_program_step_flops(r->program) / (3 * ts_mesh_group_size(&r->program->mesh, TS_AXES_BATCH));
   double factor = 2 + r->deck->flops_profiler.recompute_fwd_factor, flops = all->flops;
   double forward = r->step->forward + r->moved, backward = r->step->backward - r->moved, update = r->step->update;
   char label[96];
@@ -185,7 +184,7 @@ static void add_summary(const report *r, ts_text *to) {
   add_figure(to, "params of the model", (double) count_all_params(r->program->layout), "params");
   add_figure(to, "fwd MACs of a rank", all->macs, "MACs");
   add_figure(to, "fwd FLOPs of a rank", flops, "FLOPs");
-  add_figure(to, "fwd FLOPs of the model = those of a rank x model parallel size", flops * shares, "FLOPs");
+  add_figure(to, "fwd FLOPs of the model (products, of all ranks that share a sample)", model, "FLOPs");
   add_figure(to, "fwd + bwd FLOPs of a rank, repeated ones too", flops + r->backward_flops, "FLOPs");
   add_latency(to, "fwd latency", forward);
   add_rate(to, "fwd FLOPS of a rank = fwd FLOPs / fwd latency", flops, forward);

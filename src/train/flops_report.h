@@ -1,9 +1,10 @@
 /** \file
- * flops_profiler: what a step computed, by module, from the FLOPs of the graph's nodes and the times that were observed.
+ * flops_profiler: what a step computed, by module, from the FLOPs of the graph's nodes and the times that were seen.
  * The figures and their order are DeepSpeed's; what differs:
  *
  * - FLOPs and times are of all micro-batches of the step, of one rank.  MACs are half the FLOPs of products and
  *   attention, of which causal attention has the half that is not masked.
+ * - Those of the model are counted on the whole one: stages of a pipeline differ, so no rank's times their number are.
  * - A module is a name of the model, "model.layers.0.mlp"; its numbers are the forward's, with those of the modules in
  *   it.  Times are of what is computed: messages are in comms_logger, and what lies between two nodes is in the
  *   forward's latency alone.

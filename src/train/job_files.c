@@ -72,7 +72,7 @@ static ts_status write_memory(const ts_training *r, ts_error *err) {
 /* ---- jobs.jsonl ---- */
 
 /* "dp 4, tp 2": axes of more than one rank. */
-static void add_grid(const ts_mesh *mesh, ts_text *to) {
+static void add_job_grid(const ts_mesh *mesh, ts_text *to) {
   for (int axis = 0; axis < TS_N_AXES; ++axis) {
     if (mesh->size[axis] > 1) {
       ts_text_add(to, "%s%s %d", to->length > 0 ? ", " : "", ts_axis_name(axis), mesh->size[axis]);
@@ -94,7 +94,7 @@ static ts_status add_job_line(const ts_training *r, int64_t planned, ts_error *e
   const ts_launch *launch = ts_launched();
   const double all = r->flops_per_step, of_one = p->flops > 0 ? all / p->flops : 0;
   ts_text grid = {0}, types = {0};
-  add_grid(&r->mesh, &grid);
+  add_job_grid(&r->mesh, &grid);
   ts_deck_add_types(deck, &types);
   char *timeline = absolute_path(deck->profile.timeline);
   const ts_job job = {.step = r->at.step,
