@@ -193,7 +193,7 @@ ts_status ts_monitors_check(const ts_deck *deck, const ts_monitors_begin *begin,
 static void choose_curves(ts_monitors *m, const ts_deck *deck) {
   bool is[] = {[ALWAYS] = true,
                [SCALED] = ts_deck_loss_scaler(deck).rule != TS_LOSS_SCALE_NONE,
-               [TIMED] = deck->wall_clock_breakdown,
+               [TIMED] = deck->wall_clock_breakdown || deck->flops_profiler.enabled,
                [VALIDATED] = deck->run.evaluate_every > 0};
   for (int i = 0; i < N_CURVES; ++i) {
     m->written[i] = is[curves[i].when];
