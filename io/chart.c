@@ -205,6 +205,16 @@ static void draw_frame(const frame *f, ts_text *svg) {
               WIDTH - RIGHT, f->height - BOTTOM, chart->colors.soft);
 }
 
+static void draw_marks(const frame *f, ts_text *svg) {
+  for (int64_t i = 0; i < f->chart->n_marks; ++i) {
+    double x = f->chart->mark[i];
+    if (x >= f->x.low && x <= f->x.high) {
+      ts_text_add(svg, "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\" stroke=\"%s\" stroke-dasharray=\"5 4\"/>\n",
+                  pixel(&f->x, x), pixel(&f->x, x), f->top, f->height - BOTTOM, f->chart->colors.soft);
+    }
+  }
+}
+
 void ts_chart_draw(const ts_chart *chart, ts_text *svg) {
   frame f = {.chart = chart, .height = (int) (HEIGHT * (chart->tall > 0 ? chart->tall : 1))};
   f.top = chart->title != NULL ? TOP : BARE;
@@ -227,6 +237,7 @@ void ts_chart_draw(const ts_chart *chart, ts_text *svg) {
       draw_dots(&f, &chart->curve[i], svg);
     }
   }
+  draw_marks(&f, svg);
   ts_text_add(svg, "</g>\n");
   draw_legend(&f, svg);
   ts_text_add(svg, "</svg>\n");

@@ -34,6 +34,8 @@ typedef struct ts_chart {
   double tall;                  /**< Height, as a part of the usual one; 0 stands for 1. */
   int n;
   const ts_chart_curve *curve;
+  int64_t n_marks;
+  const double *mark; /**< Values of x at which something happened: dashed lines. */
   ts_chart_colors colors;
 } ts_chart;
 

@@ -84,6 +84,16 @@ test_several() {
   ok "a peak of one's own" printed 'MFU \(6N \+ 6LCT\)'
 }
 
+# Without a script: a picture a curve, with what the runs are called.
+test_plain() {
+  report run other --plain -o plain.html
+  page=plain.html
+  ok "a page without a script" both clean "! grep -q '<script' plain.html"
+  ok "its curves are pictures" holds '<polyline '
+  ok "with their names" holds '>other: running mean</text>'
+  well_formed "the page without a script"
+}
+
 test_refused() {
   report nowhere
   ok "no such run" said 2 'nowhere/metrics.csv: '
@@ -145,6 +155,7 @@ test_long() {
 
 test_run
 test_several
+test_plain
 test_refused
 test_hostile
 test_empty

@@ -289,9 +289,9 @@ static void test_markup(void) {
 }
 
 /* A page without its scripts, which are the same whatever the runs are. The caller's. */
-static ts_text make_page(const ts_report_run *run) {
+static ts_text make_page(const ts_report_run *run, bool plain) {
   ts_text page = {0};
-  ts_report_page(run, 1, &(ts_report_units){0}, &page);
+  ts_report_page(run, 1, &(ts_report_units){0}, plain, &page);
   bool whole = strstr(page.text, "</body>\n</html>\n") != NULL;
   char *script = strstr(page.text, "<script nonce=");
   if (script != NULL) {
@@ -301,8 +301,8 @@ static ts_text make_page(const ts_report_run *run) {
   return page;
 }
 
-static void test_page(const ts_report_run *run) {
-  ts_text page = make_page(run);
+static void test_page(const ts_report_run *run, bool plain) {
+  ts_text page = make_page(run, plain);
   tap_ok(strstr(page.text, "<b>") == NULL && strstr(page.text, "a &quot;device&quot;\n&lt;b&gt;") != NULL,
          "a page takes nothing of a run for markup");
   tap_ok(strstr(page.text, "default-src 'none'") != NULL && strstr(page.text, " src=") == NULL &&
@@ -332,7 +332,7 @@ static void test_damaged(void) {
     ts_text table = {0};
     write_file(directory, "metrics.csv", odd[i]);
     ts_status status = ts_report_run_read(directory, &run, &err);
-    ts_text page = make_page(&run);
+    ts_text page = make_page(&run, i % 2 == 1);
     ts_report_table(&run, 1, &(ts_report_units){0}, "text", &table, NULL);
     tap_ok(status == TS_OK && run.metrics.n_rows == (int64_t) (i == 3 ? 3 : i == 2) &&
                strstr(run.damage, "validation.csv") != NULL && strstr(page.text, "nan") == NULL &&
@@ -360,7 +360,8 @@ int main(void) {
   test_trace();
   test_pictures(&run);
   test_markup();
-  test_page(&run);
+  test_page(&run, false);
+  test_page(&run, true);
   test_damaged();
   ts_report_run_clear(&run);
   ts_free(directory);

@@ -159,6 +159,7 @@ static const ts_option report_options[] = {
      "that "
      "is computed), full (6N + 12LCT, as PaLM and Megatron-LM count)",
      false},
+    {"--plain", NULL, NULL, "without a script: curves are pictures, for viewers that run none", false},
     {"--peak", "TFLOPS", NULL,
      "of a device, which MFU is a part of: 312 for an A100 in bf16 (default: what the run took it to be)", false},
     END_OPTION};

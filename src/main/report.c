@@ -36,7 +36,7 @@ static ts_status write_page(const ts_arguments *arguments, const ts_report_run *
                : arguments->n_positional == 1 ? ts_format("%s/report.html", arguments->positional[0])
                                               : ts_strdup("report.html");
   ts_text html = {0};
-  ts_report_page(run, arguments->n_positional, units, &html);
+  ts_report_page(run, arguments->n_positional, units, ts_argument(arguments, "--plain") != NULL, &html);
   ts_status status = ts_write_file(path, html.text, html.length, err);
   if (status == TS_OK) {
     char size[32];

@@ -12,8 +12,12 @@ enum { MOST_POINTS = 2000, LEAST_POINTS = 50, MOST_SERIES = 6, MOST_MARKS = 400 
 #define BYTES_OF_CURVES 1.2e6
 #define BYTES_OF_NUMBER 9.0
 
-ts_curves ts_curves_make(const ts_report_run *run, int n, const ts_report_units *units) {
-  ts_curves c = {.run = run, .n = n, .units = units, .series = ts_calloc((size_t) n, sizeof *c.series)};
+ts_curves ts_curves_make(const ts_report_run *run, int n, const ts_report_units *units, bool plain) {
+  ts_curves c = {.run = run,
+                 .n = n,
+                 .units = units,
+                 .series = ts_calloc((size_t) n, sizeof *c.series),
+                 .plain = plain || ts_asset_dygraphs_js[0] == 0};
   double points = BYTES_OF_CURVES / BYTES_OF_NUMBER / (TS_N_SERIES + 4) / n;
   for (int i = 0; i < n; ++i) {
     c.series[i] = ts_series_make(&run[i], units, (int64_t) fmin(fmax(points, LEAST_POINTS), MOST_POINTS));
@@ -133,6 +137,13 @@ static places new_places(int64_t most) {
                   ts_calloc(n, sizeof(double))};
 }
 
+static void free_places(places *at) {
+  ts_free(at->step);
+  ts_free(at->tokens);
+  ts_free(at->hours);
+  ts_free(at->value);
+}
+
 static void append_place(places *at, const ts_report_run *run, double step, double value) {
   at->step[at->n] = step;
   at->value[at->n] = value;
@@ -140,6 +151,7 @@ static void append_place(places *at, const ts_report_run *run, double step, doub
   ++at->n;
 }
 
+/* And free them. */
 static void print_places(places *at, const char *key, bool values, ts_text *to) {
   ts_text_add(to, ",\"%s\":{", key);
   add_numbers(to, "step", at->step, at->n, "%.12g");
@@ -152,10 +164,7 @@ static void print_places(places *at, const char *key, bool values, ts_text *to) 
     add_numbers(to, "loss", at->value, at->n, "%.6g");
   }
   ts_text_add(to, "}");
-  ts_free(at->step);
-  ts_free(at->tokens);
-  ts_free(at->hours);
-  ts_free(at->value);
+  free_places(at);
 }
 
 /* Of many each of a piece's last. */
@@ -247,7 +256,7 @@ static void add_chart_data(const chart_row *chart, int run, bool first, ts_text 
 }
 
 void ts_curves_add_data(const ts_curves *p, ts_text *to) {
-  if (ts_asset_dygraphs_js[0] == 0) {
+  if (p->plain) {
     return;
   }
   ts_text_add(to, "<script type=\"application/json\" id=\"data\">{\"runs\":[");
@@ -274,71 +283,115 @@ static const char *const colors[] = {"var(--c0)", "var(--c1)", "var(--c2)", "var
                                      "var(--c4)", "var(--c5)", "var(--c6)", "var(--c7)"};
 enum { N_COLORS = sizeof colors / sizeof *colors };
 
-static void add_curve(ts_chart_curve *curve, int *n, const ts_series *s, const double *y, char *name, const char *color,
-                      bool faint) {
-  curve[(*n)++] = (ts_chart_curve){.name = name,
-                                   .color = color,
-                                   .width = faint ? 1 : 2,
-                                   .opacity = faint ? 0.35 : 1,
-                                   .n = s->n,
-                                   .x = s->step,
-                                   .y = y};
+/* A chart without a script, as it grows. */
+typedef struct still {
+  const ts_curves *p;
+  const chart_row *chart;
+  int n;
+  ts_chart_curve *curve; /* owned, with the names, by curve; NULL: none */
+  char **name;
+  places *validation; /* owned; by run */
+  places marks;       /* where runs went on */
+} still;
+
+/* "run: what", or what alone. */
+static char *curve_name(const still *s, int run, const char *what) {
+  char *label = s->p->n > 1 && !s->chart->of_run ? label_of(s->p, run) : NULL;
+  char *name = label != NULL ? ts_format("%s: %s", label, what) : ts_strdup(what);
+  ts_free(label);
+  return name;
 }
 
-static void draw_static(const ts_curves *p, const chart_row *chart, int only, ts_text *to) {
-  ts_chart_curve *curve = ts_calloc((size_t) p->n * (MOST_SERIES + 2), sizeof *curve);
-  char **name = ts_calloc((size_t) p->n * (MOST_SERIES + 2), sizeof *name);
-  places *validation = ts_calloc((size_t) p->n, sizeof *validation);
-  int n = 0;
+static void add_still(still *s, ts_chart_curve curve, char *name) {
+  s->name[s->n] = name;
+  s->curve[s->n] = curve;
+  s->curve[s->n++].name = name;
+}
+
+static void add_still_series(still *s, int run, const curve_row *row, const double *y, int color) {
+  const ts_series *series = &s->p->series[run];
+  add_still(s,
+            (ts_chart_curve){.color = colors[color % N_COLORS],
+                             .width = row->faint ? 1 : 2,
+                             .opacity = row->faint ? 0.35 : 1,
+                             .n = series->n,
+                             .x = series->step,
+                             .y = y},
+            row->faint ? NULL : curve_name(s, run, row->text));
+}
+
+static void add_still_validation(still *s, int run) {
+  const places *at = &s->validation[run];
+  add_still(s,
+            (ts_chart_curve){.color = colors[(s->p->n > 1 ? run : 1) % N_COLORS],
+                             .width = 1.5,
+                             .opacity = 1,
+                             .dots = true,
+                             .n = at->n,
+                             .x = at->step,
+                             .y = at->value},
+            curve_name(s, run, "validation"));
+}
+
+static void add_still_run(still *s, int run) {
+  const chart_row *chart = s->chart;
+  const ts_series *series = &s->p->series[run];
+  for (int i = 0; i < chart->n; ++i) {
+    add_still_series(s, run, &chart->curve[i], series->value[chart->curve[i].series], chart->of_run ? i : run);
+  }
+  if (chart->smooth) {
+    add_still_series(s, run, &(curve_row){.text = "running mean"}, series->smooth, run);
+  }
+  if (chart->validation) {
+    s->validation[run] = find_validations(&s->p->run[run]);
+    add_still_validation(s, run);
+  }
+  places restarts = find_restarts(&s->p->run[run]);
+  for (int64_t i = 0; i < restarts.n && s->marks.n < MOST_MARKS; ++i) {
+    s->marks.step[s->marks.n++] = restarts.step[i];
+  }
+  free_places(&restarts);
+}
+
+static void free_still(still *s) {
+  for (int run = 0; run < s->p->n; ++run) {
+    free_places(&s->validation[run]);
+  }
+  for (int i = 0; i < s->n; ++i) {
+    ts_free(s->name[i]);
+  }
+  free_places(&s->marks);
+  ts_free(s->validation);
+  ts_free(s->name);
+  ts_free(s->curve);
+}
+
+/* Of all runs, or of one. */
+static void draw_still(const ts_curves *p, const chart_row *chart, int only, ts_text *to) {
+  const size_t most = (size_t) p->n * (MOST_SERIES + 2);
+  still s = {.p = p,
+             .chart = chart,
+             .curve = ts_calloc(most, sizeof *s.curve),
+             .name = ts_calloc(most, sizeof *s.name),
+             .validation = ts_calloc((size_t) p->n, sizeof *s.validation),
+             .marks = new_places(MOST_MARKS)};
   for (int run = 0; run < p->n; ++run) {
-    const ts_series *s = &p->series[run];
-    char *label = p->n > 1 && !chart->of_run ? label_of(p, run) : ts_strdup("");
-    const char *between = label[0] != 0 ? ": " : "";
-    for (int i = 0; i < chart->n && (only < 0 || run == only); ++i) {
-      name[n] = chart->curve[i].faint ? NULL : ts_format("%s%s%s", label, between, chart->curve[i].text);
-      add_curve(curve, &n, s, s->value[chart->curve[i].series], name[n], colors[(chart->of_run ? i : run) % N_COLORS],
-                chart->curve[i].faint);
+    if (only < 0 || run == only) {
+      add_still_run(&s, run);
     }
-    if (chart->smooth) {
-      name[n] = ts_format("%s%srunning mean", label, between);
-      add_curve(curve, &n, s, s->smooth, name[n], colors[run % N_COLORS], false);
-    }
-    if (chart->validation) {
-      validation[run] = find_validations(&p->run[run]);
-      name[n] = ts_format("%s%svalidation", label, between);
-      curve[n] = (ts_chart_curve){.name = name[n],
-                                  .color = colors[(p->n > 1 ? run : 1) % N_COLORS],
-                                  .width = 1.5,
-                                  .opacity = 1,
-                                  .dots = true,
-                                  .n = validation[run].n,
-                                  .x = validation[run].step,
-                                  .y = validation[run].value};
-      ++n;
-    }
-    ts_free(label);
   }
   const ts_chart drawn = {.x = "step",
                           .y = chart->unit,
                           .whole = true,
                           .from_zero = chart->from_zero,
-                          .n = n,
-                          .curve = curve,
+                          .n = s.n,
+                          .curve = s.curve,
+                          .n_marks = s.marks.n,
+                          .mark = s.marks.step,
                           .colors = of_page,
                           .tall = 0.8};
   ts_chart_draw(&drawn, to);
-  for (int run = 0; run < p->n; ++run) {
-    ts_free(validation[run].step);
-    ts_free(validation[run].tokens);
-    ts_free(validation[run].hours);
-    ts_free(validation[run].value);
-  }
-  for (int i = 0; i < n; ++i) {
-    ts_free(name[i]);
-  }
-  ts_free(validation);
-  ts_free(name);
-  ts_free(curve);
+  free_still(&s);
 }
 
 static void add_chart(const ts_curves *p, const chart_row *chart, int run, ts_text *to) {
@@ -351,8 +404,8 @@ static void add_chart(const ts_curves *p, const chart_row *chart, int run, ts_te
     ts_markup_add(to, p->run[run].name);
   }
   ts_text_add(to, "</figcaption>\n");
-  if (ts_asset_dygraphs_js[0] == 0) {
-    draw_static(p, chart, chart->of_run ? run : -1, to);
+  if (p->plain) {
+    draw_still(p, chart, chart->of_run ? run : -1, to);
   } else {
     char id[64];
     snprintf(id, sizeof id, chart->of_run ? "%s-%d" : "%s", chart->id, run);
@@ -363,7 +416,7 @@ static void add_chart(const ts_curves *p, const chart_row *chart, int run, ts_te
 
 void ts_curves_add_section(const ts_curves *p, ts_text *to) {
   ts_text_add(to, "<section><h2>Over the run</h2>\n");
-  if (ts_asset_dygraphs_js[0] != 0) {
+  if (!p->plain) {
     ts_text_add(
         to,
         "<noscript><p class=\"warn\">Curves are drawn by a script of this page, which is switched "
@@ -383,8 +436,7 @@ void ts_curves_add_section(const ts_curves *p, ts_text *to) {
   ts_text_add(to,
               "</div>\n<p class=\"soft\">Each point is the mean of neighbouring steps.  Steps that were observed op by "
               "op are left out of times.%s</p></section>\n",
-              ts_asset_dygraphs_js[0] != 0
-                  ? "  Ticks at the bottom are checkpoints, dashed lines restarts; drag to zoom, "
-                    "double click to zoom out."
-                  : "");
+              !p->plain ? "  Ticks at the bottom are checkpoints, dashed lines restarts; drag to zoom, "
+                          "double click to zoom out."
+                        : "  Dashed lines are restarts.");
 }

@@ -12,17 +12,18 @@ typedef struct ts_curves {
   int n;
   const ts_report_units *units;
   ts_series *series; /**< Owned; by run. */
+  bool plain;        /**< SVG, no script. */
 } ts_curves;
 
 /** Thin the steps of \a n runs, so that all curves together take some 1.2 MB at most. End with ts_curves_clear. Not
  * collective. */
-ts_curves ts_curves_make(const ts_report_run *run, int n, const ts_report_units *units);
+ts_curves ts_curves_make(const ts_report_run *run, int n, const ts_report_units *units, bool plain);
 void ts_curves_clear(ts_curves *curves);
 
 /** Append the section of the page. Not collective. */
 void ts_curves_add_section(const ts_curves *curves, ts_text *html);
 
-/** Append the data, a script element that is no script; nothing where there is no dygraphs. Not collective. */
+/** Append the data, a script element that is no script; nothing where they are plain. Not collective. */
 void ts_curves_add_data(const ts_curves *curves, ts_text *html);
 
 #endif

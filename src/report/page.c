@@ -85,7 +85,7 @@ static bool experts_picture(const ts_report_run *run, ts_text *to) {
   return ts_picture_experts(&run->experts, to);
 }
 
-static void add_pictures(const page *p, const char *title, bool (*picture)(const ts_report_run *run, ts_text *to),
+static bool add_pictures(const page *p, const char *title, bool (*picture)(const ts_report_run *run, ts_text *to),
                          bool figure) {
   bool begun = false;
   for (int run = 0; run < p->n; ++run) {
@@ -96,6 +96,7 @@ static void add_pictures(const page *p, const char *title, bool (*picture)(const
     ts_text_free(&text);
   }
   end_page_part(p, begun);
+  return begun;
 }
 
 /* Where the last job has left one; a run that was moved has it beside its metrics. */
@@ -276,21 +277,25 @@ static void add_page_head(const page *p) {
 }
 
 static void add_scripts(const page *p) {
-  if (ts_asset_dygraphs_js[0] != 0) {
+  if (!p->curves.plain) {
     ts_curves_add_data(&p->curves, p->html);
     ts_text_add(p->html, "<script nonce=\"%s\">\n//<![CDATA[\n%s\n//]]>\n</script>\n", p->nonce, ts_asset_dygraphs_js);
     ts_text_add(p->html, "<script nonce=\"%s\">\n//<![CDATA[\n%s//]]>\n</script>\n", p->nonce, ts_asset_page_js);
   }
 }
 
-void ts_report_page(const ts_report_run *run, int n, const ts_report_units *units, ts_text *html) {
-  page p = {.run = run, .n = n, .units = units, .curves = ts_curves_make(run, n, units), .html = html};
+void ts_report_page(const ts_report_run *run, int n, const ts_report_units *units, bool plain, ts_text *html) {
+  page p = {.run = run, .n = n, .units = units, .curves = ts_curves_make(run, n, units, plain), .html = html};
   make_nonce(p.nonce);
   add_page_head(&p);
   add_run_table(&p);
   ts_curves_add_section(&p.curves, html);
   add_pictures(&p, "Memory over a step", memory_picture, true);
-  add_pictures(&p, "The observed step", step_picture, false);
+  if (!add_pictures(&p, "The observed step", step_picture, false)) {
+    ts_text_add(html, "<section><h2>The observed step</h2>\n<p class=\"soft\">None was: a run with --set "
+                      "profile.timeline=FILE has one, of which this shows what each rank did, and its messages.</p>"
+                      "</section>\n");
+  }
   add_pictures(&p, "Which rank was slowest", ts_picture_slowest, false);
   add_pictures(&p, "Load of experts", experts_picture, true);
   add_pictures(&p, "Jobs", jobs_table, false);

@@ -10,7 +10,8 @@
 #include "report/table.h"
 
 /** Append the page of \a n runs, at least one. Not collective.
- * \param [in] units  Of MFU and TFLOP/s, named wherever they stand. */
-void ts_report_page(const ts_report_run *run, int n, const ts_report_units *units, ts_text *html);
+ * \param [in] units  Of MFU and TFLOP/s, named wherever they stand.
+ * \param [in] plain  Without a script: curves are SVG, as where the program was built without dygraphs. */
+void ts_report_page(const ts_report_run *run, int n, const ts_report_units *units, bool plain, ts_text *html);
 
 #endif
