@@ -205,7 +205,7 @@ static void draw_frame(const frame *f, ts_text *svg) {
               WIDTH - RIGHT, f->height - BOTTOM, chart->colors.soft);
 }
 
-static void draw_marks(const frame *f, ts_text *svg) {
+static void draw_mark_lines(const frame *f, ts_text *svg) {
   for (int64_t i = 0; i < f->chart->n_marks; ++i) {
     double x = f->chart->mark[i];
     if (x >= f->x.low && x <= f->x.high) {
@@ -237,7 +237,7 @@ void ts_chart_draw(const ts_chart *chart, ts_text *svg) {
       draw_dots(&f, &chart->curve[i], svg);
     }
   }
-  draw_marks(&f, svg);
+  draw_mark_lines(&f, svg);
   ts_text_add(svg, "</g>\n");
   draw_legend(&f, svg);
   ts_text_add(svg, "</svg>\n");
