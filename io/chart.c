@@ -233,7 +233,7 @@ void ts_chart_draw(const ts_chart *chart, ts_text *svg) {
     draw_line(&f, &chart->curve[i], svg);
   }
   for (int i = 0; i < chart->n; ++i) {
-    if (chart->curve[i].dots || chart->curve[i].n == 1) {
+    if (chart->curve[i].dots) {
       draw_dots(&f, &chart->curve[i], svg);
     }
   }

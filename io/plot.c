@@ -129,6 +129,7 @@ static void draw_run_losses(const char *directory, const losses *l, ts_text *svg
   ts_chart_curve curves[] = {drawn(&l->training, NULL, TRAINING, 1, 0.3),
                              drawn(&l->smooth, "training, running mean", TRAINING, 2, 1),
                              drawn(&l->validation, "validation", VALIDATION, 1.5, 1)};
+  curves[0].dots = l->training.n == 1;
   curves[2].dots = true;
   const ts_chart chart = {.title = title,
                           .subtitle = subtitle,

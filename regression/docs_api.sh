@@ -145,7 +145,7 @@ scheduler = { type = "WarmupLR"; };
 END
 echo '{}' > ds_config.json
 ok "every value is one that its key may have" empty "$(refused_values)"
-ok "$(claims) keys are refused, or have no effect, as it is said" both 'test "$(claims)" -gt 30' 'empty "$(wrong_claims)"'
+ok "$(claims) keys are refused, or have no effect, as it is said" both 'test "$(claims)" -gt 25' 'empty "$(wrong_claims)"'
 test_blocks
 test_program
 finish

@@ -314,6 +314,7 @@ static void add_still_series(still *s, int run, const curve_row *row, const doub
             (ts_chart_curve){.color = colors[color % N_COLORS],
                              .width = row->faint ? 1 : 2,
                              .opacity = row->faint ? 0.35 : 1,
+                             .dots = series->n == 1,
                              .n = series->n,
                              .x = series->step,
                              .y = y},
