@@ -8,8 +8,6 @@
 
 enum { WIDTH = 860, HEIGHT = 480, LEFT = 76, RIGHT = 28, TOP = 70, BARE = 18, BOTTOM = 56, MOST_TICKS = 12 };
 
-#define LARGEST 1e100 /* beyond this a value is drawn as little as infinity */
-
 const ts_chart_colors ts_chart_on_white = {"#24292f", "#57606a", "#e4e7eb", "#ffffff"};
 
 typedef struct axis {
@@ -26,7 +24,7 @@ typedef struct frame {
 /* ---- the axes ---- */
 
 static bool is_drawn(const ts_chart_curve *c, int64_t i) {
-  return fabs(c->x[i]) < LARGEST && fabs(c->y[i]) < LARGEST;
+  return fabs(c->x[i]) < TS_CHART_LARGEST && fabs(c->y[i]) < TS_CHART_LARGEST;
 }
 
 static void widen_axes(const ts_chart_curve *c, frame *f) {
@@ -88,6 +86,18 @@ static void draw_ticks(const frame *f, const axis *a, bool horizontal, ts_text *
                   grid);
       ts_text_add(svg, "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n", LEFT - 8, at + 4, label);
     }
+  }
+}
+
+void ts_chart_smooth(const double *y, int64_t n, double *smooth) {
+  for (int64_t i = 0; i < n; ++i) {
+    int64_t half = n / 60 < i ? n / 60 : i, last = i + half < n ? i + half : n - 1, numbers = 0;
+    double sum = 0;
+    for (int64_t j = i - half; j <= last; ++j) {
+      sum += isnan(y[j]) ? 0 : y[j];
+      numbers += !isnan(y[j]);
+    }
+    smooth[i] = numbers > 0 ? sum / (double) numbers : NAN;
   }
 }
 

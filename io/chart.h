@@ -42,6 +42,14 @@ typedef struct ts_chart {
 /** Append the picture, an svg element. Not collective. */
 void ts_chart_draw(const ts_chart *chart, ts_text *svg);
 
+/** Values beyond this, or that are no number, are drawn as little as infinity. */
+#define TS_CHART_LARGEST 1e100
+
+/** Running mean over a thirtieth of a curve, centred, so that it does not lag behind a steep start; of numbers alone, NAN
+ * where there are none.
+ * \param [out] smooth  [n]. Not collective. */
+void ts_chart_smooth(const double *y, int64_t n, double *smooth);
+
 /** Append \a text to XML or HTML, as text or within quotes: nothing of it is taken for markup, control characters are
  * blanks, and bytes that are no UTF-8 become U+FFFD. Not collective. */
 void ts_markup_add(ts_text *to, const char *text);

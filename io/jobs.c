@@ -88,46 +88,61 @@ static ts_job job_of_line(const json_t *object) {
   };
 }
 
-int ts_jobs_read(const char *directory, ts_job **jobs) {
+static void free_texts(ts_job *job) {
+#define TEXT(name) ts_free(job->name);
+#define INTEGER(name)
+#define REAL(name)
+  TS_JOB_MEMBERS(TEXT, INTEGER, REAL)
+#undef TEXT
+#undef INTEGER
+#undef REAL
+}
+
+static void read_jobs_lines(const char *text, size_t length, ts_job **jobs, int *n) {
+  int capacity = 0;
+  for (const char *line = text, *end; line < text + length; line = end + 1) {
+    end = memchr(line, '\n', (size_t) (text + length - line));
+    end = end != NULL ? end : text + length;
+    json_t *object = json_loadb(line, (size_t) (end - line), JSON_REJECT_DUPLICATES, NULL);
+    if (json_is_object(object)) {
+      if (*n == MOST_JOBS) { /* the last ones count */
+        free_texts(&(*jobs)[0]);
+        memmove(*jobs, *jobs + 1, (size_t)-- * n * sizeof **jobs);
+      }
+      TS_GROW(*jobs, *n, capacity);
+      (*jobs)[(*n)++] = job_of_line(object);
+    }
+    json_decref(object);
+  }
+}
+
+ts_status ts_jobs_read(const char *directory, ts_job **jobs, int *n, ts_error *err) {
   char *path = ts_format("%s/" FILE_NAME, directory), *text;
   size_t length;
-  int n = 0, capacity = 0;
+  ts_status status = TS_OK;
   *jobs = NULL;
-  ts_error err = {0};
-  if (access(path, F_OK) == 0 && ts_read_file(path, MOST_BYTES, &text, &length, &err) == TS_OK) {
-    for (char *line = text, *end; line < text + length && n < MOST_JOBS; line = end + 1) {
-      end = memchr(line, '\n', (size_t) (text + length - line));
-      end = end != NULL ? end : text + length;
-      json_t *object = json_loadb(line, (size_t) (end - line), JSON_REJECT_DUPLICATES, NULL);
-      if (json_is_object(object)) {
-        TS_GROW(*jobs, n, capacity);
-        (*jobs)[n++] = job_of_line(object);
-      }
-      json_decref(object);
+  *n = 0;
+  if (access(path, F_OK) == 0) {
+    status = ts_read_file(path, MOST_BYTES, &text, &length, err);
+    if (status == TS_OK) {
+      read_jobs_lines(text, length, jobs, n);
+      ts_free(text);
     }
-    ts_free(text);
   }
-  ts_error_clear(&err);
   ts_free(path);
-  return n;
+  return status;
 }
 
 void ts_jobs_free(ts_job **jobs, int n) {
   for (int i = 0; i < n; ++i) {
-#define TEXT(name) ts_free((*jobs)[i].name);
-#define INTEGER(name)
-#define REAL(name)
-    TS_JOB_MEMBERS(TEXT, INTEGER, REAL)
-#undef TEXT
-#undef INTEGER
-#undef REAL
+    free_texts(&(*jobs)[i]);
   }
   ts_free(*jobs);
   *jobs = NULL;
 }
 
 const ts_job *ts_jobs_of(const ts_job *jobs, int n, int64_t step) {
-  const ts_job *job = n > 0 ? &jobs[0] : NULL;
+  const ts_job *job = NULL;
   for (int i = 0; i < n; ++i) {
     job = jobs[i].step < step ? &jobs[i] : job;
   }

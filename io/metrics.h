@@ -16,32 +16,33 @@
 
 /** X (type, column): metrics.csv.  Both tables make the struct, the first line and the rows.  New columns come last:
  * runs of earlier versions go on. */
-#define TS_METRICS_COLUMNS(X)                                                                            \
-  X(int64_t, step)                /* optimizer steps finished, from 1 */                                 \
-  X(int64_t, tokens)              /* trained on since the start, over all ranks */                       \
-  X(double, loss)                 /* nats per valid token, of this step's samples */                     \
-  X(double, grad_norm)            /* global, before clipping */                                          \
-  X(double, lr)                   /* learning rate of this step, before group factors */                 \
-  X(double, step_seconds)         /* wall time of the step, data included */                             \
-  X(double, tokens_per_second)    /* over all ranks */                                                   \
-  X(double, model_tflops)         /* model FLOPs (not recomputation) per second, over all ranks */       \
-  X(double, mfu)                  /* of the peak, 0..1; 0 when the peak is not known */                  \
-  X(int64_t, peak_bytes)          /* most memory rank 0 has had: GPU's, else all of its process */       \
-  X(double, comm_seconds)         /* communication, hidden or not */                                     \
-  X(double, exposed_comm_seconds) /* communication that computation waited for */                        \
-  X(double, data_seconds)         /* reading samples */                                                  \
-  X(int64_t, skipped)             /* steps without an update since the start */                          \
-  X(double, loss_scale)           /* 1 without loss scaling */                                           \
-  X(double, save_seconds)         /* of saves that ended since the row before: begin to published */     \
-  X(double, stall_seconds)        /* that training waited for saves since the row before */              \
-  X(double, bubble)               /* of a pipeline: part of a step's time that stages compute nothing */ \
-  X(double, forward_seconds)      /* wall time of the phases, what they wait for included */             \
-  X(double, backward_seconds)                                                                            \
-  X(double, update_seconds)                                                                              \
-  X(int64_t, slowest_rank)   /* that was busy longest in the step before, which is known now; */         \
-  X(double, slowest_seconds) /* and how long: what it waited for aside (of devices: for stages) */       \
-  X(int64_t, observed)       /* 1: the step was watched op by op, so its times are no measure */         \
-  X(double, time)            /* when the step ended: seconds since 1970 */
+#define TS_METRICS_COLUMNS(X)                                                                                  \
+  X(int64_t, step)                /* optimizer steps finished, from 1 */                                       \
+  X(int64_t, tokens)              /* trained on since the start, over all ranks */                             \
+  X(double, loss)                 /* nats per valid token, of this step's samples */                           \
+  X(double, grad_norm)            /* global, before clipping */                                                \
+  X(double, lr)                   /* learning rate of this step, before group factors */                       \
+  X(double, step_seconds)         /* wall time of the step, data included */                                   \
+  X(double, tokens_per_second)    /* over all ranks */                                                         \
+  X(double, model_tflops)         /* model FLOPs (not recomputation) per second, over all ranks */             \
+  X(double, mfu)                  /* of the peak, 0..1; 0 when the peak is not known */                        \
+  X(int64_t, peak_bytes)          /* most memory rank 0 has had: GPU's, else all of its process */             \
+  X(double, comm_seconds)         /* communication, hidden or not */                                           \
+  X(double, exposed_comm_seconds) /* communication that computation waited for */                              \
+  X(double, data_seconds)         /* reading samples */                                                        \
+  X(int64_t, skipped)             /* steps without an update since the start */                                \
+  X(double, loss_scale)           /* 1 without loss scaling */                                                 \
+  X(double, save_seconds)         /* of saves that ended since the row before: begin to published */           \
+  X(double, stall_seconds)        /* that training waited for saves since the row before */                    \
+  X(double, bubble)               /* of a pipeline: part of a step's time that stages compute nothing */       \
+  X(double, forward_seconds)      /* wall time of the phases, what they wait for included */                   \
+  X(double, backward_seconds)                                                                                  \
+  X(double, update_seconds)                                                                                    \
+  X(int64_t, slowest_rank)   /* that was busy longest in the step before, known only now; -1: a job's first */ \
+  X(double, slowest_seconds) /* how long, what it waited for aside (of devices: for stages); NaN likewise */   \
+  X(int64_t, observed)       /* 1: the step was watched op by op, so its times are no measure */               \
+  X(double, time)            /* when the step ended: seconds since 1970 */                                     \
+  X(int64_t, save_step)      /* of the save that ended since the row before, its step; 0: none did */
 
 /** X (type, column): validation.csv. */
 #define TS_VALIDATION_COLUMNS(X)                                           \

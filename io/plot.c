@@ -14,7 +14,6 @@ enum { MOST_POINTS = 1000 };
 
 #define TRAINING "#2f6fdb"
 #define VALIDATION "#d9480f"
-#define LARGEST 1e100 /* beyond this a loss counts as little as infinity */
 
 typedef struct curve {
   int n;
@@ -47,7 +46,7 @@ static curve thin_out(const ts_csv *csv, int step, int loss) {
     int n = 0;
     for (int64_t r = i * csv->n_rows / pieces; r < (i + 1) * csv->n_rows / pieces; ++r) {
       const double *row = csv->values + r * csv->n_columns;
-      if (fabs(row[step]) < LARGEST && fabs(row[loss]) < LARGEST) {
+      if (fabs(row[step]) < TS_CHART_LARGEST && fabs(row[loss]) < TS_CHART_LARGEST) {
         steps += row[step];
         losses += row[loss];
         ++n;
@@ -81,28 +80,12 @@ static ts_status read_curve(const char *path, curve *out, double *steps, double 
   return status;
 }
 
-/* Running mean over a thirtieth of the curve, centred, so that it does not lag behind a steep start. */
 static curve smooth_curve(const curve *raw) {
   curve out = new_curve(raw->n);
-  for (int i = 0; i < raw->n; ++i) {
-    int half = raw->n / 60 < i ? raw->n / 60 : i, last = i + half < raw->n - 1 ? i + half : raw->n - 1;
-    double sum = 0;
-    for (int j = i - half; j <= last; ++j) {
-      sum += raw->loss[j];
-    }
-    out.step[out.n] = raw->step[i];
-    out.loss[out.n++] = sum / (last - i + half + 1);
-  }
+  out.n = raw->n;
+  memcpy(out.step, raw->step, (size_t) raw->n * sizeof *raw->step);
+  ts_chart_smooth(raw->loss, raw->n, out.loss);
   return out;
-}
-
-/* The last part of the directory's real path, so that "." has a name too. */
-static char *directory_name(const char *directory) {
-  char *real = realpath(directory, NULL);
-  const char *path = real != NULL ? real : directory, *slash = strrchr(path, '/');
-  char *name = ts_strdup(slash != NULL && slash[1] != 0 ? slash + 1 : path);
-  free(real);
-  return name;
 }
 
 static ts_status read_losses(const char *directory, losses *l, ts_error *err) {
@@ -123,7 +106,7 @@ static ts_chart_curve drawn(const curve *c, const char *name, const char *color,
 }
 
 static void draw_run_losses(const char *directory, const losses *l, ts_text *svg) {
-  char tokens[32], *title = directory_name(directory);
+  char tokens[32], *title = ts_directory_name(directory);
   char *subtitle =
       ts_format("%.0f step%s, %s tokens", l->steps, l->steps == 1 ? "" : "s", ts_human_count(l->tokens, tokens));
   ts_chart_curve curves[] = {drawn(&l->training, NULL, TRAINING, 1, 0.3),

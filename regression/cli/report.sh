@@ -57,6 +57,8 @@ test_run() {
   peak=$("$tessera" plan tiny.cfg --format json | sed 's/.*"peak_bytes": \([0-9]*\).*/\1/')
   ok "the largest row of memory.csv is the plan's peak" is "$peak" \
     "$(awk -F, 'NR > 1 { s = 0; for (i = 3; i <= NF; i++) s += $i; if (s > m) m = s } END { printf "%d", m }' run/memory.csv)"
+  ok "its saves are marked where they were made" holds '"saves":{"step":\[4,8,12\]'
+  ok "and where it went on" holds '"restarts":{"step":\[8\]'
   ok "two jobs" is "$(wc -l < run/jobs.jsonl)" 2
   ok "the second goes on behind step 8" sh -c 'tail -n 1 run/jobs.jsonl | grep -q "\"step\": 8,"'
   ok "one step was observed" is "$(awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == "observed") c = i }
@@ -75,6 +77,12 @@ test_several() {
   drawn "the page of two runs"
   report run other --table
   ok "a table" both "printed '^run +devices +steps +Tokens/sec/device'" "printed '^other +1 +6 '"
+  mv other 'o|th"er'
+  report run 'o|th"er' --table markdown
+  ok "as markdown" both "printed '^. o.[|]th\"er '" "is '$(awk -F'[^\\\\][|]' '{ print NF }' "$scratch/out" | sort -u | wc -l)' 1"
+  report 'o|th"er' --table csv
+  ok "a quote in csv" printed '^"o[|]th""er",causal,1,6,'
+  mv 'o|th"er' other
   report run other --table csv --mfu 6n
   ok "as csv" printed '^run,flops_convention,devices,steps,tokens_per_second_per_device,step_seconds,'
   ok "by the convention that was asked for" printed '^"other",6n,1,6,'
@@ -95,6 +103,11 @@ test_plain() {
 }
 
 test_refused() {
+  cp run/metrics.csv kept
+  report run -o run/metrics.csv
+  ok "a page over another file" both "said 2 'run/metrics.csv is there and is no report'" "cmp kept run/metrics.csv"
+  report run
+  ok "over an earlier page" clean
   report nowhere
   ok "no such run" said 2 'nowhere/metrics.csv: '
   report run --mfu 7n
@@ -114,6 +127,7 @@ test_hostile() {
   rm -f "$hostile/report.html"
   printf '</pre></script><script>alert(2)</script>\033[31m\377\n' >> "$hostile/deck.cfg"
   sed -i 's|"device": "|&</td><script>alert(3)</script>|; s|"job": "|&]]><img src=y>|' "$hostile/jobs.jsonl"
+  sed -i '1s|activations|</title><meta http-equiv="refresh" content="0;url=http://127.0.0.1:9/"/><title>|' "$hostile/memory.csv"
   printf '9,9,nan,inf,-inf\n' >> "$hostile/metrics.csv"
   report "$hostile" run -o hostile.html
   ok "a row that is none is an error" said 2 'metrics.csv:[0-9]+: '
@@ -123,7 +137,7 @@ test_hostile() {
   ok "a row that was cut is left out" gave 0
   page=hostile.html
   well_formed "a hostile page"
-  ok "names and texts are no markup" sh -c "! grep -qE '<img|<script>|alert\\(3\\)</script>' hostile.html"
+  ok "names and texts are no markup" sh -c "! grep -qE '<img|<script>|http-equiv=.refresh|alert\\(3\\)</script>' hostile.html"
   drawn "a hostile page"
   [ -z "$browser" ] || ok "in the browser neither" sh -c "! grep -q '<img' '$scratch/dom'"
 }
@@ -144,7 +158,7 @@ test_long() {
   cp run/jobs.jsonl long
   head -n 1 run/metrics.csv > long/metrics.csv
   awk 'BEGIN { for (s = 1; s <= 1000000; s++) 
-    printf "%d,%d,%.5f,0.5,1e-3,0.1,9000,1.5,0.4,47362048,0.01,0.005,0.001,0,1,0,0,0,0.03,0.05,0.01,0,0.08,0,nan\n",
+    printf "%d,%d,%.5f,0.5,1e-3,0.1,9000,1.5,0.4,47362048,0.01,0.005,0.001,0,1,0,0,0,0.03,0.05,0.01,0,0.08,0,nan,0\n",
       s, s * 1000, 2 + 3 / sqrt(s) }' >> long/metrics.csv
   report long
   page=long/report.html

@@ -328,3 +328,11 @@ char *ts_human_seconds(double seconds, char *out) {
   }
   return out;
 }
+
+char *ts_directory_name(const char *directory) {
+  char *real = realpath(directory, NULL);
+  const char *path = real != NULL ? real : directory, *slash = strrchr(path, '/');
+  char *name = ts_strdup(slash != NULL && slash[1] != 0 ? slash + 1 : path);
+  free(real);
+  return name;
+}

@@ -56,6 +56,10 @@ ts_status ts_try_writing(const char *path, ts_error *err);
 /** Is there a \a name in \a directory, whatever it is? Not collective. */
 bool ts_has_file(const char *directory, const char *name);
 
+/** The last part of a directory's real path, so that "." has a name too; owned by the caller (ts_free). Not
+ * collective. */
+char *ts_directory_name(const char *directory);
+
 /** Create a directory and its parents; existing ones are fine. Not collective. */
 ts_status ts_make_directory(const char *path, ts_error *err);
 

@@ -273,6 +273,7 @@ static void end_save(ts_saver *s) {
   s->job = NOTHING;
   s->newest = s->checkpoint->step;
   s->times.save += seconds;
+  s->times.step = s->newest;
   s->last_seconds = seconds;
   char size[32];
   double bytes = 0;

@@ -115,10 +115,11 @@ int64_t ts_saver_newest(const ts_saver *saver);
 /** True from the begin of a save of \a step until it is published or given up. Not collective. */
 bool ts_saver_is_begun(const ts_saver *saver, int64_t step);
 
-/** Seconds since the last call: of saves that ended (from begin to published), and that the caller waited in any
- * function of this header. Not collective. */
+/** Since the last call: seconds of saves that ended (from begin to published), and that the caller waited in any
+ * function of this header; the step of the last one that ended, 0 for none. Not collective. */
 typedef struct ts_save_times {
   double save, stall;
+  int64_t step;
 } ts_save_times;
 ts_save_times ts_saver_take_times(ts_saver *saver);
 

@@ -207,6 +207,14 @@ static void read_loads(ts_engine *e) {
   }
 }
 
+static double busy_seconds(const ts_executor_times *times) {
+  double busy = 0;
+  for (int phase = 0; phase < TS_N_RUN_PHASES; ++phase) {
+    busy += times->phase[phase] - times->waited[phase];
+  }
+  return busy;
+}
+
 ts_step_result ts_engine_end_step(ts_engine *e) {
   double summary[TS_SUMMARY_SIZE];
   ts_executor_read_result(e->executor, e->index[TS_PROGRAM_TRAIN], "summary", summary);
@@ -229,7 +237,7 @@ ts_step_result ts_engine_end_step(ts_engine *e) {
                            .forward_seconds = times.phase[TS_RUN_FORWARD],
                            .backward_seconds = times.phase[TS_RUN_BACKWARD],
                            .update_seconds = times.phase[TS_RUN_UPDATE],
-                           .busy_seconds = ts_executor_busy(&times),
+                           .busy_seconds = busy_seconds(&times),
                            .bubble = e->mesh.size[TS_AXIS_PP] > 1 ? find_bubble(e, &times) : 0};
   memcpy(result.flag, summary + TS_SUMMARY_FLAGS, sizeof result.flag);
   if (result.skipped) {

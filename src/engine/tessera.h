@@ -96,8 +96,8 @@ typedef struct ts_step_result {
   double flag[TS_N_FLAGS];            /**< Largest value any rank gave in \a flags. */
   double communication_seconds, exposed_seconds;            /**< This rank's, of this step; by hand since the last. */
   double forward_seconds, backward_seconds, update_seconds; /**< Likewise: wall time of the phases. */
-  double busy_seconds; /**< Likewise: of forwards and backwards without what they waited for; on a device without what
-                        * they waited for other stages of a pipeline. */
+  double busy_seconds; /**< Likewise: of all phases without what they waited for; on a device without what they waited
+                        * for other stages of a pipeline. */
   /** Of the pipeline this rank is in, on all its ranks: the share of the time from its first instance to its last one
    * in which a stage computes nothing, mean over stages; 0 of one stage. */
   double bubble;

@@ -3,7 +3,6 @@
 #include "base/memory.h"
 #include "deck/elasticity.h"
 #include "engine/workings.h"
-#include "family/stack.h"
 #include "main/command.h"
 #include "main/plan_against.h"
 #include "main/plan_experts.h"
@@ -158,17 +157,6 @@ typedef struct plan_row {
   int64_t bytes;
 } plan_row;
 
-/* The parameters that a token meets: of the experts of a layer those that it is sent to. */
-static int64_t active_parameters(const ts_program *program) {
-  int64_t count = 0, of_token = ts_deck_experts_of_token(program->deck);
-  for (int i = 0; i < program->layout->n_parameters; ++i) {
-    const ts_parameter *p = &program->layout->parameter[i];
-    int64_t each = ts_shape_count(&p->shape) / p->shape.d[0];
-    count += each * (of_token > 0 && ts_stack_is(p->name, p->shape.n) ? of_token : p->shape.d[0]);
-  }
-  return count;
-}
-
 /* What a rank has in a space where only copies come, and how much of it moves. */
 static void print_space(const ts_program *program, ts_space space, const char *title, ts_text *to) {
   const ts_plan *plan = program->plan;
@@ -284,7 +272,7 @@ static void print_offload(const ts_program *program, ts_text *to) {
 static void print_rows(const ts_program_options *options, const ts_program *program, const plan_row *row, int n,
                        ts_text *to) {
   char a[32], b[32];
-  int64_t all = ts_layout_parameter_count(program->layout, false), active = active_parameters(program);
+  int64_t all = ts_layout_parameter_count(program->layout, false), active = ts_program_active_parameters(program);
   ts_text_add(to, "%s parameters", ts_human_count((double) all, a));
   if (active < all) {
     ts_text_add(to, " (%s for a token)", ts_human_count((double) active, a));
@@ -366,9 +354,10 @@ static void print_rows_json(const ts_program_options *options, const ts_program 
   ts_text_add(to,
               "{\"parameters\": %lld, \"active_parameters\": %lld, \"dtype\": \"%s\", \"products\": \"%s\", \"ranks\": "
               "%d, \"rank\": %d, \"stage\": %lld",
-              (long long) ts_layout_parameter_count(program->layout, false), (long long) active_parameters(program),
-              ts_dtype_name(ts_deck_dtype(program->deck)), ts_dtype_name(ts_deck_products(program->deck)),
-              program->mesh.ranks, program->mesh.rank, (long long) program->deck->zero_optimization.stage);
+              (long long) ts_layout_parameter_count(program->layout, false),
+              (long long) ts_program_active_parameters(program), ts_dtype_name(ts_deck_dtype(program->deck)),
+              ts_dtype_name(ts_deck_products(program->deck)), program->mesh.ranks, program->mesh.rank,
+              (long long) program->deck->zero_optimization.stage);
   print_batch_json(program, to);
   print_sequence_json(program, to);
   for (int i = 0; i < n; ++i) {

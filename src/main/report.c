@@ -29,12 +29,38 @@ static ts_status read_units(const ts_arguments *arguments, ts_report_units *unit
   return TS_OK;
 }
 
+/* A page replaces an earlier one, and no other file. */
+static ts_status check_target(const char *path, bool given, ts_error *err) {
+  char head[1024];
+  FILE *file = fopen(path, "r");
+  size_t n = file != NULL ? fread(head, 1, sizeof head - 1, file) : 0;
+  head[n] = 0;
+  if (file != NULL) {
+    fclose(file);
+    if (n > 0 && strstr(head, TS_REPORT_MARK) == NULL) {
+      return ts_error_add(err, "%s is there and is no report: choose another name with -o", path);
+    }
+  }
+  ts_error why = {0};
+  ts_status status = ts_try_writing(path, &why);
+  if (status != TS_OK) {
+    ts_error_add(err, given ? "%s" : "%s: choose another place with -o FILE.html", why.text);
+  }
+  ts_error_clear(&why);
+  return status;
+}
+
+/* Owned by the caller. */
+static char *page_path(const ts_arguments *arguments) {
+  const char *out = ts_argument(arguments, "-o");
+  return out != NULL                    ? ts_strdup(out)
+         : arguments->n_positional == 1 ? ts_format("%s/report.html", arguments->positional[0])
+                                        : ts_strdup("report.html");
+}
+
 static ts_status write_page(const ts_arguments *arguments, const ts_report_run *run, const ts_report_units *units,
                             ts_error *err) {
-  const char *out = ts_argument(arguments, "-o");
-  char *path = out != NULL                    ? ts_strdup(out)
-               : arguments->n_positional == 1 ? ts_format("%s/report.html", arguments->positional[0])
-                                              : ts_strdup("report.html");
+  char *path = page_path(arguments);
   ts_text html = {0};
   ts_report_page(run, arguments->n_positional, units, ts_argument(arguments, "--plain") != NULL, &html);
   ts_status status = ts_write_file(path, html.text, html.length, err);
@@ -71,6 +97,16 @@ int ts_main_report(const ts_arguments *arguments, ts_world *world, ts_error *err
   const int n = arguments->n_positional;
   ts_report_units units;
   ts_status status = read_units(arguments, &units, err);
+  const bool page = table == NULL || ts_argument(arguments, "-o") != NULL;
+  bool there = true; /* else reading says it */
+  for (int i = 0; i < n; ++i) {
+    there = there && ts_has_file(arguments->positional[i], "metrics.csv");
+  }
+  if (status == TS_OK && page && there) {
+    char *path = page_path(arguments);
+    status = check_target(path, ts_argument(arguments, "-o") != NULL, err);
+    ts_free(path);
+  }
   ts_report_run *run = ts_calloc((size_t) n, sizeof *run);
   for (int i = 0; i < n && status == TS_OK; ++i) {
     status = ts_report_run_read(arguments->positional[i], &run[i], err);
@@ -79,7 +115,7 @@ int ts_main_report(const ts_arguments *arguments, ts_world *world, ts_error *err
   if (status == TS_OK && table != NULL) {
     status = print_run_table(run, n, &units, table, err);
   }
-  if (status == TS_OK && (table == NULL || ts_argument(arguments, "-o") != NULL)) {
+  if (status == TS_OK && page) {
     status = write_page(arguments, run, &units, err);
   }
   for (int i = 0; i < n; ++i) {

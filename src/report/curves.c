@@ -2,9 +2,11 @@
 
 #include "base/memory.h"
 #include "io/chart.h"
+#include "io/publication.h"
 #include "report/assets.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { MOST_POINTS = 2000, LEAST_POINTS = 50, MOST_SERIES = 6, MOST_MARKS = 400 };
@@ -167,11 +169,16 @@ static void print_places(places *at, const char *key, bool values, ts_text *to) 
   free_places(at);
 }
 
+static int64_t most_marks(const ts_curves *p) {
+  return MOST_MARKS / p->n > 4 ? MOST_MARKS / p->n : 4;
+}
+
 /* Of many each of a piece's last. */
-static places find_validations(const ts_report_run *run) {
+static places find_validations(const ts_curves *p, int index) {
+  const ts_report_run *run = &p->run[index];
   const ts_csv *v = &run->validation;
   int step = ts_csv_column(v, "step"), loss = ts_csv_column(v, "loss");
-  int64_t n = step >= 0 && loss >= 0 ? v->n_rows : 0, points = n < MOST_MARKS ? n : MOST_MARKS;
+  int64_t n = step >= 0 && loss >= 0 ? v->n_rows : 0, points = n < most_marks(p) ? n : most_marks(p);
   places at = new_places(points);
   for (int64_t i = 0; i < points; ++i) {
     const double *row = v->values + ((i + 1) * n / points - 1) * v->n_columns;
@@ -180,32 +187,61 @@ static places find_validations(const ts_report_run *run) {
   return at;
 }
 
-static places find_saves(const ts_report_run *run) {
-  int64_t n = 0, kept = 0;
+static int ascending_steps(const void *a, const void *b) {
+  const int64_t x = *(const int64_t *) a, y = *(const int64_t *) b;
+  return (x > y) - (x < y);
+}
+
+/* Steps of saves: those that ended, by metrics.csv, and those that are there. The caller's. */
+static int64_t *save_steps(const ts_report_run *run, int64_t *n) {
+  int64_t *there, *step = ts_malloc(((size_t) run->metrics.n_rows + 1) * sizeof *step);
+  *n = 0;
   for (int64_t row = 0; row < run->metrics.n_rows; ++row) {
-    n += ts_report_value(run, row, TS_METRIC_save_seconds) > 0;
+    double at = ts_report_value(run, row, TS_METRIC_save_step);
+    bool older = isnan(at) && ts_report_value(run, row, TS_METRIC_save_seconds) > 0;
+    at = older ? ts_report_value(run, row, TS_METRIC_step) : at;
+    if (at > 0 && at < 9e15) {
+      step[(*n)++] = (int64_t) at;
+    }
   }
-  places at = new_places(MOST_MARKS);
-  for (int64_t row = 0, i = 0; row < run->metrics.n_rows; ++row) {
-    if (ts_report_value(run, row, TS_METRIC_save_seconds) > 0 && i++ * MOST_MARKS / n >= kept && kept < MOST_MARKS) {
-      append_place(&at, run, ts_report_value(run, row, TS_METRIC_step), 0);
-      ++kept;
+  const int published = ts_published_steps(run->directory, &there);
+  step = ts_realloc(step, (size_t) (*n + published + 1), sizeof *step);
+  for (int i = 0; i < published; ++i) {
+    step[(*n)++] = there[i];
+  }
+  ts_free(there);
+  qsort(step, (size_t) *n, sizeof *step, ascending_steps);
+  return step;
+}
+
+/* Of many each of a piece's last. */
+static places find_saves(const ts_curves *p, int run) {
+  int64_t n, *step = save_steps(&p->run[run], &n), marks = most_marks(p), last = 0;
+  places at = new_places(marks);
+  for (int64_t i = 0; i < n; ++i) {
+    if (step[i] > last && (i + 1 == n || (i + 1) * marks / n > i * marks / n || n <= marks) && at.n < marks) {
+      append_place(&at, &p->run[run], (double) step[i], 0);
+      last = step[i];
+    }
+  }
+  ts_free(step);
+  return at;
+}
+
+/* The last ones. */
+static places find_restarts(const ts_curves *p, int run) {
+  const ts_report_run *r = &p->run[run];
+  const int64_t marks = most_marks(p), first = r->n_jobs > marks ? r->n_jobs - marks : 0;
+  places at = new_places(marks);
+  for (int64_t j = first; j < r->n_jobs; ++j) {
+    if (r->jobs[j].step > 0) {
+      append_place(&at, r, (double) r->jobs[j].step, 0);
     }
   }
   return at;
 }
 
-static places find_restarts(const ts_report_run *run) {
-  places at = new_places(MOST_MARKS);
-  for (int j = 1; j < run->n_jobs && at.n < MOST_MARKS; ++j) {
-    if (run->jobs[j].step > 0) {
-      append_place(&at, run, (double) run->jobs[j].step, 0);
-    }
-  }
-  return at;
-}
-
-/* Of runs with the same name the later ones get their number. Owned by the caller. */
+/* Runs with the same name get their number. Owned by the caller. */
 static char *label_of(const ts_curves *p, int run) {
   bool again = false;
   for (int i = 0; i < p->n; ++i) {
@@ -234,8 +270,7 @@ static void add_run_data(const ts_curves *p, int run, ts_text *to) {
       add_numbers(to, ts_series_rows[k].json, s->value[k], s->n, "%.5g");
     }
   }
-  places validations = find_validations(&p->run[run]), saves = find_saves(&p->run[run]),
-         restarts = find_restarts(&p->run[run]);
+  places validations = find_validations(p, run), saves = find_saves(p, run), restarts = find_restarts(p, run);
   print_places(&validations, "validation", true, to);
   print_places(&saves, "saves", false, to);
   print_places(&restarts, "restarts", false, to);
@@ -344,10 +379,10 @@ static void add_still_run(still *s, int run) {
     add_still_series(s, run, &(curve_row){.text = "running mean"}, series->smooth, run);
   }
   if (chart->validation) {
-    s->validation[run] = find_validations(&s->p->run[run]);
+    s->validation[run] = find_validations(s->p, run);
     add_still_validation(s, run);
   }
-  places restarts = find_restarts(&s->p->run[run]);
+  places restarts = find_restarts(s->p, run);
   for (int64_t i = 0; i < restarts.n && s->marks.n < MOST_MARKS; ++i) {
     s->marks.step[s->marks.n++] = restarts.step[i];
   }

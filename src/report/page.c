@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST_JOBS = 50 /* that are shown, the last ones */ };
+enum { MOST_JOBS = 50, MOST_DECK_BYTES = 500000 }; /* that are shown, of all runs together */
 
 typedef struct page {
   const ts_report_run *run;
@@ -32,8 +32,9 @@ static void add_run_table(const page *p) {
   ts_text *to = p->html;
   ts_text_add(to, "<section><div class=\"scroll\"><table><thead><tr><th>run</th>");
   for (const ts_report_column *c = ts_report_columns; c->name != NULL; ++c) {
-    bool counts = strcmp(c->name, "mfu") == 0 || strcmp(c->name, "tflops_per_device") == 0;
-    ts_text_add(to, counts ? "<th>%s (%s)</th>" : "<th>%s</th>", c->heading, ts_flops_rows[p->units->convention].text);
+    char *heading = ts_report_heading(c, p->units);
+    ts_text_add(to, "<th>%s</th>", heading);
+    ts_free(heading);
   }
   ts_text_add(to, "</tr></thead><tbody>\n");
   for (int run = 0; run < p->n; ++run) {
@@ -77,20 +78,24 @@ static void add_run_part(const page *p, int run, const char *title, bool *begun,
   ts_text_add(p->html, figure ? "</figure>\n" : "</div>\n");
 }
 
-static bool memory_picture(const ts_report_run *run, ts_text *to) {
-  return ts_picture_memory(&run->memory, to);
+static bool memory_picture(const page *p, const ts_report_run *run, ts_text *to) {
+  return ts_picture_memory(&run->memory, p->n, to);
 }
 
-static bool experts_picture(const ts_report_run *run, ts_text *to) {
-  return ts_picture_experts(&run->experts, to);
+static bool experts_picture(const page *p, const ts_report_run *run, ts_text *to) {
+  return ts_picture_experts(&run->experts, p->n, to);
 }
 
-static bool add_pictures(const page *p, const char *title, bool (*picture)(const ts_report_run *run, ts_text *to),
-                         bool figure) {
+static bool slowest_picture(const page *p, const ts_report_run *run, ts_text *to) {
+  return ts_picture_slowest(run, p->n, to);
+}
+
+static bool add_pictures(const page *p, const char *title,
+                         bool (*picture)(const page *p, const ts_report_run *run, ts_text *to), bool figure) {
   bool begun = false;
   for (int run = 0; run < p->n; ++run) {
     ts_text text = {0};
-    if (picture(&p->run[run], &text)) {
+    if (picture(p, &p->run[run], &text)) {
       add_run_part(p, run, title, &begun, &text, figure);
     }
     ts_text_free(&text);
@@ -99,29 +104,43 @@ static bool add_pictures(const page *p, const char *title, bool (*picture)(const
   return begun;
 }
 
-/* Where the last job has left one; a run that was moved has it beside its metrics. */
+/* That of the last job that has left one; a run that was moved has it beside its metrics. The caller's; NULL: none. */
 static char *find_timeline(const ts_report_run *run) {
-  const char *path = run->n_jobs > 0 ? run->jobs[run->n_jobs - 1].timeline : NULL;
-  for (int j = run->n_jobs - 1; j >= 0 && (path == NULL || path[0] == 0 || access(path, R_OK) != 0); --j) {
-    path = run->jobs[j].timeline;
+  for (int j = run->n_jobs - 1; j >= 0; --j) {
+    const char *path = run->jobs[j].timeline, *slash = path != NULL ? strrchr(path, '/') : NULL;
+    if (path != NULL && path[0] != 0) {
+      char *beside = ts_format("%s/%s", run->directory, slash != NULL ? slash + 1 : path);
+      if (access(beside, R_OK) == 0) {
+        return beside;
+      }
+      ts_free(beside);
+      if (access(path, R_OK) == 0) {
+        return ts_strdup(path);
+      }
+    }
   }
-  if (path == NULL || path[0] == 0) {
-    return NULL;
-  }
-  const char *slash = strrchr(path, '/');
-  char *beside = ts_format("%s/%s", run->directory, slash != NULL ? slash + 1 : path);
-  if (access(beside, R_OK) == 0) {
-    return beside;
-  }
-  ts_free(beside);
-  return access(path, R_OK) == 0 ? ts_strdup(path) : NULL;
+  return NULL;
 }
 
-static bool step_picture(const ts_report_run *run, ts_text *to) {
+static bool was_observed(const page *p) {
+  for (int run = 0; run < p->n; ++run) {
+    for (int64_t row = 0; row < p->run[run].metrics.n_rows; ++row) {
+      if (ts_report_value(&p->run[run], row, TS_METRIC_observed) > 0) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+static bool step_picture(const page *p, const ts_report_run *run, ts_text *to) {
   char *path = find_timeline(run);
+  const bool found = path != NULL;
   ts_trace trace = {0};
   ts_text picture = {0}, messages = {0};
-  bool any = path != NULL && ts_trace_read(path, &trace, NULL) == TS_OK && ts_picture_timeline(&trace, &picture);
+  ts_error err = {0};
+  bool read = path != NULL && ts_trace_read(path, &trace, &err) == TS_OK;
+  bool any = read && ts_picture_timeline(&trace, p->n, &picture);
   if (any) {
     ts_text_add(to, "<figure>%s", picture.text);
     ts_text_add(to, trace.step > 0 ? "<p class=\"soft\">Step %lld; " : "<p class=\"soft\">", (long long) trace.step);
@@ -134,27 +153,34 @@ static bool step_picture(const ts_report_run *run, ts_text *to) {
     if (ts_picture_messages(&trace, &messages)) {
       ts_text_add(to, "<h3>Messages of that step</h3><div class=\"scroll\">%s</div>\n", messages.text);
     }
+  } else if (path != NULL) {
+    ts_text_add(to, "<p class=\"warn\">");
+    ts_markup_add(to, read ? path : err.text);
+    ts_text_add(to, "%s</p>\n", read ? ": no timeline" : "");
   }
   ts_text_free(&picture);
   ts_text_free(&messages);
   ts_trace_clear(&trace);
+  ts_error_clear(&err);
   ts_free(path);
-  return any;
+  return found;
 }
 
 /* ---- jobs and decks ---- */
 
-static bool jobs_table(const ts_report_run *run, ts_text *to) {
-  static const char *const headings[] = {"began (UTC)", "behind step", "job",   "ranks",  "nodes",
-                                         "ZeRO",        "grid",        "types", "device", NULL};
+static bool jobs_table(const page *p, const ts_report_run *run, ts_text *to) {
+  static const char *const headings[] = {"began (UTC)", "behind step", "job",  "ranks", "nodes",
+                                         "threads",     "ZeRO",        "grid", "types", "device",
+                                         "launcher",    "version",     NULL};
+  const int most = MOST_JOBS / p->n > 3 ? MOST_JOBS / p->n : 3;
   if (run->n_jobs == 0) {
     return false;
   }
   ts_table_begin(headings, to);
-  for (int j = run->n_jobs > MOST_JOBS ? run->n_jobs - MOST_JOBS : 0; j < run->n_jobs; ++j) {
+  for (int j = run->n_jobs > most ? run->n_jobs - most : 0; j < run->n_jobs; ++j) {
     const ts_job *job = &run->jobs[j];
-    const int64_t numbers[] = {job->ranks, job->nodes, job->stage};
-    const char *const texts[] = {job->grid, job->types, job->device};
+    const int64_t numbers[] = {job->ranks, job->nodes, job->threads, job->stage};
+    const char *const texts[] = {job->grid, job->types, job->device, job->launcher, job->version};
     char when[40] = "?";
     struct tm utc;
     time_t began = (time_t) fmin(fmax(job->began, 0), 1e12);
@@ -165,10 +191,10 @@ static bool jobs_table(const ts_report_run *run, ts_text *to) {
     ts_table_cell(to, "%s", when);
     ts_table_cell(to, "%lld", (long long) job->step);
     ts_table_cell(to, "%s", job->job != NULL && job->job[0] != 0 ? job->job : "-");
-    for (int i = 0; i < 3; ++i) {
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; ++i) {
       ts_table_cell(to, "%lld", (long long) numbers[i]);
     }
-    for (int i = 0; i < 3; ++i) {
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; ++i) {
       ts_table_cell(to, "%s", texts[i] != NULL ? texts[i] : "-");
     }
     ts_text_add(to, "</tr>\n");
@@ -177,8 +203,12 @@ static bool jobs_table(const ts_report_run *run, ts_text *to) {
   return true;
 }
 
-static bool deck_text(const ts_report_run *run, ts_text *to) {
-  if (run->deck != NULL) {
+static bool deck_text(const page *p, const ts_report_run *run, ts_text *to) {
+  if (run->deck != NULL && strlen(run->deck) > MOST_DECK_BYTES / (size_t) p->n) {
+    ts_text_add(to, "<p class=\"soft\">Left out, as it is too large beside the others: ");
+    ts_markup_add(to, run->directory);
+    ts_text_add(to, "/deck.cfg</p>");
+  } else if (run->deck != NULL) {
     ts_text_add(to, "<details><summary>deck.cfg</summary><pre>");
     ts_markup_add(to, run->deck);
     ts_text_add(to, "</pre></details>");
@@ -187,7 +217,7 @@ static bool deck_text(const ts_report_run *run, ts_text *to) {
 }
 
 static void add_difference(const page *p, int run) {
-  static const char *const ignored[] = {NULL};
+  static const char *const ignored[] = {"run.directory", "profile.timeline", "tensorboard.", "csv_monitor.", NULL};
   ts_deck *first = NULL, *other = NULL;
   ts_text text = {0};
   ts_error err = {0};
@@ -246,7 +276,8 @@ static void add_page_head(const page *p) {
       to,
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n<meta "
       "http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; script-src "
-      "'nonce-%s'; base-uri 'none'; form-action 'none'\"/>\n<meta name=\"viewport\" "
+      "'nonce-%s'; base-uri 'none'; form-action 'none'\"/>\n<meta name=\"generator\" content=\"" TS_REPORT_MARK
+      "\"/>\n<meta name=\"viewport\" "
       "content=\"width=device-width, initial-scale=1\"/>\n<title>",
       p->nonce);
   add_run_names(p);
@@ -291,12 +322,12 @@ void ts_report_page(const ts_report_run *run, int n, const ts_report_units *unit
   add_run_table(&p);
   ts_curves_add_section(&p.curves, html);
   add_pictures(&p, "Memory over a step", memory_picture, true);
-  if (!add_pictures(&p, "The observed step", step_picture, false)) {
+  if (!add_pictures(&p, "The observed step", step_picture, false) && !was_observed(&p)) {
     ts_text_add(html, "<section><h2>The observed step</h2>\n<p class=\"soft\">None was: a run with --set "
                       "profile.timeline=FILE has one, of which this shows what each rank did, and its messages.</p>"
                       "</section>\n");
   }
-  add_pictures(&p, "Which rank was slowest", ts_picture_slowest, false);
+  add_pictures(&p, "Which rank was slowest", slowest_picture, false);
   add_pictures(&p, "Load of experts", experts_picture, true);
   add_pictures(&p, "Jobs", jobs_table, false);
   add_differences(&p);

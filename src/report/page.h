@@ -9,6 +9,9 @@
 
 #include "report/table.h"
 
+/** What the first thousand bytes of a page have, and of another file hardly. */
+#define TS_REPORT_MARK "tessera report"
+
 /** Append the page of \a n runs, at least one. Not collective.
  * \param [in] units  Of MFU and TFLOP/s, named wherever they stand.
  * \param [in] plain  Without a script: curves are SVG, as where the program was built without dygraphs. */

@@ -135,6 +135,7 @@
 
   document.querySelectorAll("form input").forEach(function (input) { input.addEventListener("change", redraw); });
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  window.matchMedia("print").addEventListener("change", redraw);
   redraw();
   document.documentElement.setAttribute("data-drawn", String(document.querySelectorAll(".plot canvas").length / 2));
   document.documentElement.setAttribute("data-empty", String(data.charts.length - drawn.length));

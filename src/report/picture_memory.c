@@ -1,14 +1,23 @@
 #include "base/memory.h"
+#include "io/chart.h"
 #include "report/picture_frame.h"
 #include "report/pictures.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { MEMORY_HEIGHT = 300, MEMORY_TOP = 14, MEMORY_BOTTOM = 40, MOST_KINDS = 12 };
+enum {
+  MEMORY_HEIGHT = 300,
+  MEMORY_TOP = 14,
+  MEMORY_BOTTOM = 40,
+  MOST_KINDS = 12,
+  MOST_POINTS = 800,
+  LEAST_POINTS = 60
+};
 
 typedef struct stack {
   const ts_csv *csv;
+  int64_t points;                /* across, at most */
   int kinds, column[MOST_KINDS]; /* those that have bytes */
   const char *name[MOST_KINDS];
   double peak;
@@ -20,8 +29,8 @@ static double bytes_at(const ts_csv *csv, int64_t row, int column) {
 }
 
 /* All columns behind the first two are kinds; what changes least lies lowest, as in the file. */
-static stack find_stack(const ts_csv *csv) {
-  stack s = {.csv = csv};
+static stack find_stack(const ts_csv *csv, int runs) {
+  stack s = {.csv = csv, .points = MOST_POINTS / runs > LEAST_POINTS ? MOST_POINTS / runs : LEAST_POINTS};
   for (int c = 2; c < csv->n_columns && s.kinds < MOST_KINDS; ++c) {
     double most = 0;
     for (int64_t row = 0; row < csv->n_rows; ++row) {
@@ -57,7 +66,7 @@ static int color_of(const stack *s, int k) {
 
 /* The area of kind k on those below it. */
 static void draw_kind(const stack *s, int k, ts_text *svg) {
-  const int64_t rows = s->csv->n_rows, step = rows / 800 + 1;
+  const int64_t rows = s->csv->n_rows, step = rows / s->points + 1;
   ts_text upper = {0}, lower = {0};
   char bytes[32];
   double most = 0;
@@ -84,8 +93,9 @@ static void draw_kind(const stack *s, int k, ts_text *svg) {
     ts_text_add(&lower, "%s", point);
     ts_free(point);
   }
-  ts_text_add(svg, "<path class=\"f%d\" d=\"%s%sZ\"><title>%s: %s at most</title></path>\n", color_of(s, k), upper.text,
-              lower.text, s->name[k], ts_human_bytes(most, bytes));
+  ts_text_add(svg, "<path class=\"f%d\" d=\"%s%sZ\"><title>", color_of(s, k), upper.text, lower.text);
+  ts_markup_add(svg, s->name[k]);
+  ts_text_add(svg, ": %s at most</title></path>\n", ts_human_bytes(most, bytes));
   ts_text_free(&upper);
   ts_text_free(&lower);
 }
@@ -113,11 +123,11 @@ static void draw_phases(const ts_csv *csv, ts_text *svg) {
   }
 }
 
-bool ts_picture_memory(const ts_csv *memory, ts_text *svg) {
+bool ts_picture_memory(const ts_csv *memory, int runs, ts_text *svg) {
   if (memory->n_rows == 0 || memory->n_columns < 3 || strcmp(memory->names[1], "phase") != 0) {
     return false;
   }
-  stack s = find_stack(memory);
+  stack s = find_stack(memory, runs);
   if (s.kinds == 0) {
     return false;
   }

@@ -1,12 +1,15 @@
 #include "base/memory.h"
+#include "report/heat.h"
 #include "report/picture_frame.h"
 #include "report/pictures.h"
 
 #include <math.h>
 #include <stdlib.h>
 
+enum { MOST_RANKS = 10 /* that have a row */ };
+
 typedef struct rank_row {
-  int64_t rank, steps;
+  int64_t rank, steps; /* how many, or before they are counted which one */
   double seconds;
 } rank_row;
 
@@ -36,22 +39,55 @@ static int64_t merge_ranks(rank_row *row, int64_t n) {
   return ranks;
 }
 
-bool ts_picture_slowest(const ts_report_run *run, ts_text *html) {
+/* Steps at which it is known, but those that were observed. The caller's. */
+static rank_row *find_slowest(const ts_report_run *run, int64_t *n) {
   rank_row *row = ts_malloc(((size_t) run->metrics.n_rows + 1) * sizeof *row);
-  int64_t n = 0;
-  for (int64_t i = 1; i < run->metrics.n_rows; ++i) { /* a row tells of the step before */
-    double rank = ts_report_value(run, i, TS_METRIC_slowest_rank);
-    double seconds = ts_report_value(run, i, TS_METRIC_slowest_seconds);
-    if (rank >= 0 && rank < 1e9 && seconds > 0 && seconds < 1e9) {
-      row[n++] = (rank_row){(int64_t) rank, 1, seconds};
+  *n = 0;
+  for (int64_t i = 0; i < run->metrics.n_rows; ++i) {
+    double rank = ts_report_slowest_rank(run, i), seconds = ts_report_slowest_seconds(run, i);
+    double step = ts_report_value(run, i, TS_METRIC_step);
+    if (rank >= 0 && seconds > 0 && seconds < 1e9 && step > 0 && step < 9e15 &&
+        !(ts_report_value(run, i, TS_METRIC_observed) > 0)) {
+      row[(*n)++] = (rank_row){(int64_t) rank, (int64_t) step, seconds};
     }
   }
-  const bool several = run->n_jobs == 0 || run->jobs[run->n_jobs - 1].ranks > 1;
-  if (n > 0 && several) {
-    int64_t ranks = merge_ranks(row, n);
+  return row;
+}
+
+/* Dark is where a rank was the slowest in all steps of a tile. */
+static void draw_ranks(const rank_row *row, int64_t n, int64_t ranks, int runs, ts_text *html) {
+  ts_heat heat = ts_heat_make("rank", ranks, (double) row[0].steps, (double) row[n - 1].steps, runs);
+  for (int64_t i = 0; i < n; ++i) {
+    for (int r = 0; r < heat.rows; ++r) { /* one rank of each row of tiles, and the slowest in its own */
+      int64_t first = (r * ranks + heat.rows - 1) / heat.rows;
+      bool is = row[i].rank * heat.rows / ranks == r;
+      ts_heat_add(&heat, is ? row[i].rank : first, (double) row[i].steps, is);
+    }
+  }
+  ts_text_add(html, "<figure>");
+  ts_heat_draw(&heat, "which rank was slowest at which step", 0, 1, html);
+  ts_text_add(html, "</figure>\n");
+  ts_heat_clear(&heat);
+}
+
+bool ts_picture_slowest(const ts_report_run *run, int runs, ts_text *html) {
+  int64_t n;
+  rank_row *row = find_slowest(run, &n);
+  const int64_t known = run->n_jobs > 0 ? run->jobs[run->n_jobs - 1].ranks : 0;
+  int64_t ranks = known;
+  for (int64_t i = 0; i < n; ++i) { /* a job before may have had more */
+    ranks = row[i].rank >= ranks ? row[i].rank + 1 : ranks;
+  }
+  const bool several = n > 0 && ranks > 1;
+  if (several) {
+    draw_ranks(row, n, ranks, runs, html);
+    for (int64_t i = 0; i < n; ++i) {
+      row[i].steps = 1;
+    }
+    int64_t rows = merge_ranks(row, n);
     ts_table_begin(
         (const char *const[]){"rank", "steps in which it was slowest", "of all", "busy in them, mean ms", NULL}, html);
-    for (int64_t i = 0; i < ranks && i < 10; ++i) {
+    for (int64_t i = 0; i < rows && i < MOST_RANKS; ++i) {
       double share = 100 * (double) row[i].steps / (double) n;
       ts_text_add(html, "<tr>");
       ts_table_cell(html, "%lld", (long long) row[i].rank);
@@ -64,10 +100,13 @@ bool ts_picture_slowest(const ts_report_run *run, ts_text *html) {
       ts_text_add(html, "</tr>\n");
     }
     ts_text_add(html, TS_TABLE_END);
-    if (ranks > 10) {
-      ts_text_add(html, "<p>%lld more ranks were slowest less often.</p>\n", (long long) ranks - 10);
+    if (rows > MOST_RANKS) {
+      ts_text_add(html, "<p>%lld more ranks were slowest less often.</p>\n", (long long) rows - MOST_RANKS);
     }
+    ts_text_add(html,
+                "<p class=\"soft\">Busy is all but waiting for messages; of GPUs only waiting for other stages of a "
+                "pipeline is known, so ranks of one stage look alike there.</p>\n");
   }
   ts_free(row);
-  return n > 0 && several;
+  return several;
 }

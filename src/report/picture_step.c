@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { LANE = 9, GAP = 5, MOST_LANES = 64, MOST_BOXES = 16000, OTHER = 7, MOST_BEGINNINGS = 10 };
+enum { LANE = 9, GAP = 5, MOST_LANES = 64, MOST_BOXES = 16000, LEAST_BINS = 60, OTHER = 7, MOST_BEGINNINGS = 10 };
 
 /* Kinds of ops that have a colour; what is not told by its name is OTHER. */
 static const struct {
@@ -103,13 +103,14 @@ static void draw_times(const lanes *l, ts_text *svg) {
   }
 }
 
-bool ts_picture_timeline(const ts_trace *trace, ts_text *svg) {
+bool ts_picture_timeline(const ts_trace *trace, int runs, ts_text *svg) {
   if (trace->n == 0 || !(trace->seconds > 0)) {
     return false;
   }
   lanes l = {.trace = trace, .ranks = trace->n_ranks < MOST_LANES / 2 ? trace->n_ranks : MOST_LANES / 2};
   l.n = 2 * l.ranks;
-  l.bins = MOST_BOXES / l.n < TS_PICTURE_DRAWN ? MOST_BOXES / l.n : TS_PICTURE_DRAWN;
+  l.bins = MOST_BOXES / l.n / runs < TS_PICTURE_DRAWN ? MOST_BOXES / l.n / runs : TS_PICTURE_DRAWN;
+  l.bins = l.bins > LEAST_BINS ? l.bins : LEAST_BINS;
   l.busy = ts_calloc((size_t) l.n * (size_t) l.bins * TS_PICTURE_COLORS, sizeof *l.busy);
   for (int64_t i = 0; i < trace->n; ++i) {
     if (trace->span[i].rank < l.ranks && trace->span[i].thread != TS_TIMELINE_INSTANCES) {
@@ -131,6 +132,10 @@ bool ts_picture_timeline(const ts_trace *trace, ts_text *svg) {
   }
   ts_text_add(svg, "</svg>\n");
   ts_picture_key(name, n, color, svg);
+  const int64_t left = trace->n_ranks - l.ranks + trace->n_left;
+  if (left > 0) {
+    ts_text_add(svg, "<p>%lld more rank%s not drawn.</p>\n", (long long) left, left > 1 ? "s are" : " is");
+  }
   ts_free(l.busy);
   return true;
 }

@@ -2,7 +2,7 @@
 
 #include "base/memory.h"
 #include "base/text.h"
-#include "train/status_file.h"
+#include "train/run_summary.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 
 enum { MOST_DECK = 1 << 20 };
 
-const ts_flops_row ts_flops_rows[TS_N_FLOPS_CONVENTIONS] = {[TS_FLOPS_PRODUCTS] = {"6n", "6N"},
+const ts_flops_row ts_flops_rows[TS_N_FLOPS_CONVENTIONS] = {[TS_FLOPS_6N] = {"6n", "6N"},
                                                             [TS_FLOPS_CAUSAL] = {"causal", "6N + 6LCT"},
                                                             [TS_FLOPS_FULL] = {"full", "6N + 12LCT"}};
 
@@ -32,12 +32,9 @@ static char *clean_text(const char *text) {
   return clean.text != NULL ? clean.text : ts_strdup("");
 }
 
-/* The last part of the directory's real path, so that "." has a name too. */
 static char *run_name(const char *directory) {
-  char *real = realpath(directory, NULL);
-  const char *path = real != NULL ? real : directory, *slash = strrchr(path, '/');
-  char *name = clean_text(slash != NULL && slash[1] != 0 ? slash + 1 : path);
-  free(real);
+  char *raw = ts_directory_name(directory), *name = clean_text(raw);
+  ts_free(raw);
   return name;
 }
 
@@ -70,14 +67,20 @@ static void read_deck_file(ts_report_run *run) {
   ts_free(path);
 }
 
-static void read_state(ts_report_run *run) {
-  ts_run_status status;
-  if (ts_status_read(run->directory, &status, NULL) == TS_OK) {
-    const ts_job_status *job = &status.job;
-    const bool said = job->reason[0] != 0 && strcmp(job->state, "failed") == 0;
-    run->state = said ? ts_format("failed: %s", job->reason) : ts_strdup(job->state);
+static void read_jobs(ts_report_run *run) {
+  ts_error err = {0};
+  if (ts_jobs_read(run->directory, &run->jobs, &run->n_jobs, &err) != TS_OK) {
+    note_damage(run, err.text);
   }
-  ts_run_status_clear(&status);
+  ts_error_clear(&err);
+}
+
+static void read_state(ts_report_run *run) {
+  ts_run_summary summary;
+  if (ts_run_summary_read(run->directory, &summary, NULL) == TS_OK) {
+    run->state = ts_run_summary_describe(&summary);
+  }
+  ts_run_summary_clear(&summary);
 }
 
 static const char *const names[TS_N_METRICS] = {
@@ -129,6 +132,7 @@ static void mark_validated(ts_report_run *run) {
   }
 }
 
+/* The first steps of the run, and of each job. */
 static void mark_warm(ts_report_run *run) {
   for (int64_t row = 0; row < run->metrics.n_rows; ++row) {
     double at = ts_report_value(run, row, TS_METRIC_step);
@@ -136,7 +140,17 @@ static void mark_warm(ts_report_run *run) {
       double since = at - (double) run->jobs[j].step;
       run->steady[row] = run->steady[row] && !(since > 0 && since <= TS_REPORT_WARM);
     }
-    run->steady[row] = run->steady[row] && (run->n_jobs > 0 || row >= TS_REPORT_WARM);
+    run->steady[row] = run->steady[row] && row >= TS_REPORT_WARM;
+  }
+}
+
+/* All rows while a save went on: from behind its step to where it ended. */
+static void mark_saving(ts_report_run *run) {
+  for (int64_t row = 0; row < run->metrics.n_rows; ++row) {
+    double step = ts_report_value(run, row, TS_METRIC_save_step);
+    for (int64_t r = row; step > 0 && r >= 0 && ts_report_value(run, r, TS_METRIC_step) > step; --r) {
+      run->steady[r] = false;
+    }
   }
 }
 
@@ -170,12 +184,13 @@ ts_status ts_report_run_read(const char *directory, ts_report_run *run, ts_error
   read_table(run, "validation.csv", &run->validation);
   read_table(run, "moe.csv", &run->experts);
   read_table(run, "memory.csv", &run->memory);
-  run->n_jobs = ts_jobs_read(directory, &run->jobs);
+  read_jobs(run);
   read_deck_file(run);
   read_state(run);
   run->steady = ts_calloc((size_t) run->metrics.n_rows + 1, sizeof *run->steady);
   run->elapsed = ts_calloc((size_t) run->metrics.n_rows + 1, sizeof *run->elapsed);
   mark_disturbed(run);
+  mark_saving(run);
   mark_validated(run);
   mark_warm(run);
   measure_elapsed(run);
@@ -206,12 +221,32 @@ static const ts_job *job_of(const ts_report_run *run, int64_t row) {
 }
 
 double ts_report_flops(const ts_job *job, ts_flops_convention convention) {
-  const double all[TS_N_FLOPS_CONVENTIONS] = {
-      [TS_FLOPS_PRODUCTS] =
-          job->flops_products > 0 ? job->flops_products : 6 * job->parameters * (double) job->tokens_per_step,
-      [TS_FLOPS_CAUSAL] = job->flops,
-      [TS_FLOPS_FULL] = job->flops_full};
+  double n = job->active > 0 ? job->active : job->parameters;
+  const double all[TS_N_FLOPS_CONVENTIONS] = {[TS_FLOPS_6N] = 6 * n * (double) job->tokens_per_step,
+                                              [TS_FLOPS_CAUSAL] = job->flops,
+                                              [TS_FLOPS_FULL] = job->flops_full};
   return all[convention] > 0 ? all[convention] : NAN;
+}
+
+/* The row behind it, where that is the next step of the same job; -1: it is not. */
+static int64_t next_row(const ts_report_run *run, int64_t row) {
+  double step = ts_report_value(run, row, TS_METRIC_step);
+  bool next = row + 1 < run->metrics.n_rows && ts_report_value(run, row + 1, TS_METRIC_step) == step + 1;
+  for (int j = 0; j < run->n_jobs && next; ++j) {
+    next = (double) run->jobs[j].step != step;
+  }
+  return next ? row + 1 : -1;
+}
+
+double ts_report_slowest_rank(const ts_report_run *run, int64_t row) {
+  int64_t next = next_row(run, row);
+  double rank = next >= 0 ? ts_report_value(run, next, TS_METRIC_slowest_rank) : NAN;
+  return rank >= 0 && rank < 1e9 ? rank : NAN;
+}
+
+double ts_report_slowest_seconds(const ts_report_run *run, int64_t row) {
+  int64_t next = next_row(run, row);
+  return next >= 0 ? ts_report_value(run, next, TS_METRIC_slowest_seconds) : NAN;
 }
 
 double ts_report_tokens_per_device(const ts_report_run *run, int64_t row) {

@@ -47,9 +47,9 @@ double ts_report_value(const ts_report_run *run, int64_t row, ts_metric metric);
 
 /** Conventions of how many FLOPs a token takes, for MFU and TFLOP/s. */
 typedef enum ts_flops_convention {
-  TS_FLOPS_PRODUCTS, /**< "6n": 6 N, products alone, as Hugging Face's comparisons have it; */
-  TS_FLOPS_CAUSAL,   /**< "causal": 6 N + 6 L C T, with the half of attention that is computed; */
-  TS_FLOPS_FULL,     /**< "full": 6 N + 12 L C T, as PaLM (2022, appendix B) and Megatron-LM have it. */
+  TS_FLOPS_6N,     /**< "6n": 6 N, of all parameters that a token meets, as Hugging Face's comparisons have it; */
+  TS_FLOPS_CAUSAL, /**< "causal": 6 N + 6 L C T, with the half of attention that is computed; */
+  TS_FLOPS_FULL,   /**< "full": 6 N + 12 L C T, as PaLM (2022, appendix B) and Megatron-LM have it. */
   TS_N_FLOPS_CONVENTIONS
 } ts_flops_convention;
 
@@ -60,9 +60,13 @@ typedef struct ts_flops_row {
 /** By convention: the word of an option, and the formula. */
 extern const ts_flops_row ts_flops_rows[TS_N_FLOPS_CONVENTIONS];
 
-/** FLOPs of a step of a job, over all ranks; 6N of all parameters where the job does not tell of its products. Not
- * collective. */
+/** FLOPs of a step of a job, over all ranks; NAN: the job does not tell. Not collective. */
 double ts_report_flops(const ts_job *job, ts_flops_convention convention);
+
+/** The rank that was slowest in a row's step, and how long it was busy, which the next row tells; NAN: nobody knows.
+ * Not collective. */
+double ts_report_slowest_rank(const ts_report_run *run, int64_t row);
+double ts_report_slowest_seconds(const ts_report_run *run, int64_t row);
 
 /** The rates of a row's step; NAN: it is not known.
  * \param [in] peak  FLOP/s of a device; 0: as the job measured it, or its datasheet. Not collective. */

@@ -1,6 +1,7 @@
 #include "report/series.h"
 
 #include "base/memory.h"
+#include "io/chart.h"
 
 #include <math.h>
 
@@ -29,11 +30,10 @@ typedef struct source {
 
 static const source sources[TS_N_SERIES] = {
     [TS_SERIES_LOSS] = {TS_METRIC_loss, 1, false},
-    [TS_SERIES_LOW] = {TS_METRIC_loss, 1, false},
-    [TS_SERIES_HIGH] = {TS_METRIC_loss, 1, false},
     [TS_SERIES_LR] = {TS_METRIC_lr, 1, false},
     [TS_SERIES_NORM] = {TS_METRIC_grad_norm, 1, false},
     [TS_SERIES_SCALE] = {TS_METRIC_loss_scale, 1, false},
+    [TS_SERIES_STEP] = {TS_METRIC_step_seconds, 1e3, false},
     [TS_SERIES_DATA] = {TS_METRIC_data_seconds, 1e3, false},
     [TS_SERIES_FORWARD] = {TS_METRIC_forward_seconds, 1e3, false},
     [TS_SERIES_BACKWARD] = {TS_METRIC_backward_seconds, 1e3, false},
@@ -41,13 +41,13 @@ static const source sources[TS_N_SERIES] = {
     [TS_SERIES_COMMUNICATION] = {TS_METRIC_comm_seconds, 100, true},
     [TS_SERIES_EXPOSED] = {TS_METRIC_exposed_comm_seconds, 100, true},
     [TS_SERIES_MEMORY] = {TS_METRIC_peak_bytes, 1e-9, false},
-    [TS_SERIES_SLOWEST] = {TS_METRIC_slowest_seconds, 1e3, false},
 };
 
 static double series_value(const ts_report_run *run, const ts_report_units *units, int64_t row, ts_series_name name) {
   switch (name) {
     case TS_SERIES_SPEED: return ts_report_tokens_per_device(run, row);
     case TS_SERIES_MFU: return 100 * ts_report_mfu(run, row, units->convention, units->peak);
+    case TS_SERIES_SLOWEST: return 1e3 * ts_report_slowest_seconds(run, row);
     case TS_SERIES_REST: return 1e3 * rest_of_step(run, row);
     default: break;
   }
@@ -55,36 +55,21 @@ static double series_value(const ts_report_run *run, const ts_report_units *unit
   return sources[name].of_step ? value / ts_report_value(run, row, TS_METRIC_step_seconds) : value;
 }
 
-/* The mean, or the extreme, of a piece. */
+/* The mean of a piece; of rates, which are of equal work, over the time: the harmonic one. */
 static double mean_of_piece(const ts_report_run *run, const ts_report_units *units, ts_series_name name, int64_t begin,
                             int64_t end) {
-  double sum = 0, low = INFINITY, high = -INFINITY;
+  const bool rate = name == TS_SERIES_SPEED || name == TS_SERIES_MFU;
+  double sum = 0;
   int64_t n = 0;
   for (int64_t row = begin; row < end; ++row) {
     bool counts = !ts_series_rows[name].timed || !(ts_report_value(run, row, TS_METRIC_observed) > 0);
     double value = counts ? series_value(run, units, row, name) : NAN;
-    if (isfinite(value) && fabs(value) < 1e100) {
-      sum += value;
-      low = fmin(low, value);
-      high = fmax(high, value);
+    if (fabs(value) < TS_CHART_LARGEST && (!rate || value > 0)) {
+      sum += rate ? 1 / value : value;
       ++n;
     }
   }
-  return n == 0 ? NAN : name == TS_SERIES_LOW ? low : name == TS_SERIES_HIGH ? high : sum / (double) n;
-}
-
-/* Over what is a number; at the ends over fewer, so that it does not lag behind a steep start. */
-static void smooth_losses(ts_series *s) {
-  const double *loss = s->value[TS_SERIES_LOSS];
-  for (int64_t i = 0; i < s->n; ++i) {
-    int64_t half = s->n / 60 < i ? s->n / 60 : i, last = i + half < s->n ? i + half : s->n - 1, n = 0;
-    double sum = 0;
-    for (int64_t j = i - half; j <= last; ++j) {
-      sum += isnan(loss[j]) ? 0 : loss[j];
-      n += !isnan(loss[j]);
-    }
-    s->smooth[i] = n > 0 ? sum / (double) n : NAN;
-  }
+  return n == 0 ? NAN : rate ? (double) n / sum : sum / (double) n;
 }
 
 ts_series ts_series_make(const ts_report_run *run, const ts_report_units *units, int64_t points) {
@@ -106,7 +91,7 @@ ts_series ts_series_make(const ts_report_run *run, const ts_report_units *units,
       s.value[k][i] = mean_of_piece(run, units, (ts_series_name) k, begin, end);
     }
   }
-  smooth_losses(&s);
+  ts_chart_smooth(s.value[TS_SERIES_LOSS], s.n, s.smooth);
   return s;
 }
 

@@ -10,13 +10,12 @@
 /** X (NAME, json, text, timed): what is drawn over the steps.  Timed ones leave out steps that were observed. */
 #define TS_SERIES(X)                                                     \
   X(LOSS, "loss", "loss (nats per token)", false)                        \
-  X(LOW, "low", "smallest loss", false)                                  \
-  X(HIGH, "high", "largest loss", false)                                 \
   X(LR, "lr", "learning rate", false)                                    \
   X(NORM, "norm", "gradient norm", false)                                \
   X(SCALE, "scale", "loss scale", false)                                 \
   X(SPEED, "speed", "tokens/s/device", true)                             \
   X(MFU, "mfu", "MFU (%)", true)                                         \
+  X(STEP, "whole", "whole step (ms)", true)                              \
   X(DATA, "data", "data (ms)", true)                                     \
   X(FORWARD, "forward", "forward (ms)", true)                            \
   X(BACKWARD, "backward", "backward (ms)", true)                         \
@@ -44,7 +43,7 @@ extern const ts_series_row ts_series_rows[TS_N_SERIES];
 typedef struct ts_series {
   int64_t n;
   double *step, *tokens, *hours; /**< Owned; of the last step of each piece. */
-  double *value[TS_N_SERIES];    /**< Owned; means of what is finite, NAN: nothing is. */
+  double *value[TS_N_SERIES];    /**< Owned; means of what is finite, of rates by time; NAN: nothing is. */
   double *smooth;                /**< Owned; running mean of the loss over a thirtieth of the run, centred. */
 } ts_series;
 

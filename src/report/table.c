@@ -124,10 +124,9 @@ typedef struct table {
   const ts_report_units *units;
 } table;
 
-/* Owned by the caller. */
-static char *heading_of(const ts_report_column *column, const table *t) {
+char *ts_report_heading(const ts_report_column *column, const ts_report_units *units) {
   bool counts = strcmp(column->name, "mfu") == 0 || strcmp(column->name, "tflops_per_device") == 0;
-  return counts ? ts_format("%s (%s)", column->heading, ts_flops_rows[t->units->convention].text)
+  return counts ? ts_format("%s (%s)", column->heading, ts_flops_rows[units->convention].text)
                 : ts_strdup(column->heading);
 }
 
@@ -156,15 +155,24 @@ static void add_padded(const char *cell, int width, bool left, ts_text *to) {
   ts_text_add(to, "%*s%s%*s", left ? 0 : rest, "", cell, left ? rest : 0, "");
 }
 
+/* Markdown ends a cell at a bar. Owned by the caller. */
+static char *escape_bars(const char *name) {
+  ts_text text = {0};
+  for (const char *c = name; *c != 0; ++c) {
+    ts_text_add(&text, *c == '|' ? "\\|" : "%c", *c);
+  }
+  return text.text != NULL ? text.text : ts_strdup("");
+}
+
 /* Cells [n + 1][columns] with the headings first, column 0 the names; owned by the caller. */
-static char **make_cells(const table *t, int columns) {
+static char **make_cells(const table *t, bool markdown, int columns) {
   char **cell = ts_calloc((size_t) (t->n + 1) * (size_t) columns, sizeof *cell);
   cell[0] = ts_strdup("run");
   for (int i = 0; i < t->n; ++i) {
-    cell[(i + 1) * columns] = ts_strdup(t->run[i].name);
+    cell[(i + 1) * columns] = markdown ? escape_bars(t->run[i].name) : ts_strdup(t->run[i].name);
   }
   for (int c = 1; c < columns; ++c) {
-    cell[c] = heading_of(&ts_report_columns[c - 1], t);
+    cell[c] = ts_report_heading(&ts_report_columns[c - 1], t->units);
     for (int i = 0; i < t->n; ++i) {
       cell[(i + 1) * columns + c] = cell_of(&ts_report_columns[c - 1], t, i);
     }
@@ -186,7 +194,7 @@ static void print_aligned(const table *t, bool markdown, ts_text *to) {
   while (ts_report_columns[columns - 1].name != NULL) {
     ++columns;
   }
-  char **cell = make_cells(t, columns);
+  char **cell = make_cells(t, markdown, columns);
   for (int r = 0; r <= t->n; ++r) {
     for (int c = 0; c < columns; ++c) {
       ts_text_add(to, "%s", markdown ? (c == 0 ? "| " : " | ") : c == 0 ? "" : "  ");

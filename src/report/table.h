@@ -22,6 +22,10 @@ typedef struct ts_report_column {
 /** Ended by a NULL name.  Times, rates and shares are medians over the run's steady steps (report/run.h). */
 extern const ts_report_column ts_report_columns[];
 
+/** The heading of a column, with the convention where FLOPs are counted; owned by the caller (ts_free). Not
+ * collective. */
+char *ts_report_heading(const ts_report_column *column, const ts_report_units *units);
+
 /** Append the table as "text", "markdown", "csv" or "json".
  * \return TS_BAD_INPUT: another format. Not collective. */
 ts_status ts_report_table(const ts_report_run *run, int n, const ts_report_units *units, const char *format,

@@ -3,6 +3,7 @@
 #include "base/memory.h"
 #include "comm/comm.h"
 #include "deck/value.h"
+#include "family/stack.h"
 #include "graph/op.h"
 #include "pass/blocks.h"
 #include "pass/layout.h"
@@ -498,6 +499,16 @@ double ts_program_model_flops(const ts_program *program, double *full_attention)
     *full_attention = program->flops_full_attention;
   }
   return program->flops;
+}
+
+int64_t ts_program_active_parameters(const ts_program *program) {
+  int64_t count = 0, of_token = ts_deck_experts_of_token(program->deck);
+  for (int i = 0; i < program->layout->n_parameters; ++i) {
+    const ts_parameter *p = &program->layout->parameter[i];
+    int64_t each = ts_shape_count(&p->shape) / p->shape.d[0];
+    count += each * (of_token > 0 && ts_stack_is(p->name, p->shape.n) ? of_token : p->shape.d[0]);
+  }
+  return count;
 }
 
 double ts_program_step_flops(const ts_program *program) {

@@ -138,7 +138,10 @@ void ts_program_destroy(ts_program **program);
  * Not collective. */
 double ts_program_model_flops(const ts_program *program, double *full_attention);
 
-/** Those of a step: all micro-batches of all ranks; of other uses one of each. Not collective. */
+/** Parameters of the whole model that a token meets: of experts those of as many as it chooses. Not collective. */
+int64_t ts_program_active_parameters(const ts_program *program);
+
+/** FLOPs of a step: all micro-batches of all ranks; of other uses one of each. Not collective. */
 double ts_program_step_flops(const ts_program *program);
 
 #endif

@@ -51,7 +51,7 @@ static ts_status validate(ts_training *r, ts_error *err) {
 /* ---- what is told of a step ---- */
 
 /* A rank's busy time and its number as one number, of which the largest is agreed; what a step took is known behind it,
- * so it is told with the next one. */
+ * so it is told with the next one; 0: nobody has made a step. */
 #define RANKS 1048576.0
 #define TICK 1e-6 /* seconds; 2^33 of them at most, so that the whole is exact */
 
@@ -60,11 +60,11 @@ static double busy_mark(double seconds, int64_t rank) {
 }
 
 static double slowest_seconds(double mark) {
-  return floor(mark / RANKS) * TICK;
+  return mark >= RANKS ? floor(mark / RANKS) * TICK : NAN;
 }
 
 static int64_t slowest_rank(double mark) {
-  return (int64_t) fmod(mark, RANKS);
+  return mark >= RANKS ? (int64_t) fmod(mark, RANKS) : -1;
 }
 
 static void write_metrics(ts_training *r, const ts_step_result *result, double seconds, double data_seconds,
@@ -97,7 +97,8 @@ static void write_metrics(ts_training *r, const ts_step_result *result, double s
                         .slowest_rank = slowest_rank(result->flag[TS_FLAG_BUSY]),
                         .slowest_seconds = slowest_seconds(result->flag[TS_FLAG_BUSY]),
                         .observed = observed,
-                        .time = (double) now.tv_sec + 1e-9 * (double) now.tv_nsec};
+                        .time = (double) now.tv_sec + 1e-9 * (double) now.tv_nsec,
+                        .save_step = saves.step};
   ts_metrics_step(r->metrics, &row);
   ts_monitors_step(r->monitors, &row, result, r->at.samples);
 }
@@ -211,7 +212,6 @@ static void count_step(ts_training *r, const ts_step_result *result) {
   r->searching = result->searching;
   r->stuck = result->stuck ? result->loss_scale : 0;
   r->at.skipped += result->skipped;
-  r->busy = result->busy_seconds;
   r->request = (int) result->flag[TS_FLAG_REQUEST];
   r->stopping = r->request == TS_REQUEST_STOP;
 }
@@ -233,6 +233,7 @@ static ts_status train_step(ts_training *r, ts_error *err) {
   }
   ts_step_result result = ts_engine_train_step(r->engine, &(ts_step_input){r->batch, ask, r});
   count_step(r, &result);
+  r->busy = result.busy_seconds + data_seconds;
   double seconds = ts_seconds() - start;
   ts_observed_end(r->observed, &result);
   report_nonfinite(r);
