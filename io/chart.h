@@ -45,8 +45,8 @@ void ts_chart_draw(const ts_chart *chart, ts_text *svg);
 /** Values beyond this, or that are no number, are drawn as little as infinity. */
 #define TS_CHART_LARGEST 1e100
 
-/** Running mean over a thirtieth of a curve, centred, so that it does not lag behind a steep start; of numbers alone, NAN
- * where there are none.
+/** Running mean over a thirtieth of a curve, centred, so that it does not lag behind a steep start; of numbers alone,
+ * NAN where there are none.
  * \param [out] smooth  [n]. Not collective. */
 void ts_chart_smooth(const double *y, int64_t n, double *smooth);
 
