@@ -189,8 +189,8 @@ static void test_fewer_columns(int columns) {
   tap_ok(strncmp(now, whole, (size_t) (strchr(whole, '\n') - whole)) == 0 && count(now, ",nan\n") == 18,
          "%d columns fewer: the first line has the new ones last, the rows nan", columns);
   ts_csv csv;
-  tap_ok(ts_csv_read(path, &csv, &err) == TS_OK && csv.n_rows == 20 && csv.n_columns == 25 &&
-             isnan(csv.values[17 * 25 + 24]) && csv.values[18 * 25 + 24] == 0 &&
+  tap_ok(ts_csv_read(path, &csv, &err) == TS_OK && csv.n_rows == 20 && csv.n_columns == 26 &&
+             isnan(csv.values[17 * 26 + 25]) && csv.values[18 * 26 + 25] == 0 &&
              ts_plot_losses(directory, &err) == TS_OK,
          "%d columns fewer: what reads and draws a run takes it", columns);
   ts_csv_free(&csv);
@@ -244,8 +244,8 @@ static void test_metrics(void) {
   char *directory = make_run("run", 20), *path = ts_format("%s/metrics.csv", directory);
   ts_csv csv;
   ts_error err = {0};
-  tap_ok(ts_csv_read(path, &csv, &err) == TS_OK && csv.n_rows == 20 && csv.n_columns == 25,
-         "metrics: 20 rows, 25 columns");
+  tap_ok(ts_csv_read(path, &csv, &err) == TS_OK && csv.n_rows == 20 && csv.n_columns == 26,
+         "metrics: 20 rows, 26 columns");
   bool same = true;
   for (int64_t i = 0; i < 20; ++i) {
     ts_metrics_row row = row_of(i + 1);
@@ -265,7 +265,7 @@ static void test_metrics(void) {
   const char *names =
       "step,tokens,loss,grad_norm,lr,step_seconds,tokens_per_second,model_tflops,mfu,peak_bytes,"
       "comm_seconds,exposed_comm_seconds,data_seconds,skipped,loss_scale,save_seconds,stall_seconds,bubble,"
-      "forward_seconds,backward_seconds,update_seconds,slowest_rank,slowest_seconds,observed,time\n";
+      "forward_seconds,backward_seconds,update_seconds,slowest_rank,slowest_seconds,observed,time,save_step\n";
   tap_ok(strncmp(text, names, strlen(names)) == 0, "metrics: the columns users know, in order");
   ts_free(text);
   text = read_text(directory, "validation.csv");

@@ -55,6 +55,22 @@ static bool leaves_lie_where_they_say(const ts_program *program) {
   return right;
 }
 
+/* What is in use at most, with gaps, is the peak, and at no time less than nothing of anything. */
+static bool moments_reach_the_peak(const ts_plan *plan) {
+  int64_t most = 0, least = 0;
+  for (int i = 0; i < plan->n_moments; ++i) {
+    int64_t bytes[TS_N_PURPOSES], sum;
+    ts_plan_in_use(plan, i, bytes, &sum); /* begins with the gaps */
+    least = sum < least ? sum : least;
+    for (int k = 0; k < TS_N_PURPOSES; ++k) {
+      sum += bytes[k];
+      least = bytes[k] < least ? bytes[k] : least;
+    }
+    most = sum > most ? sum : most;
+  }
+  return plan->n_moments > 1 && most == plan->peak_bytes && least == 0;
+}
+
 static void check_arenas(ts_engine *engine) {
   const ts_program *program = ts_engine_program(engine);
   const ts_plan *plan = program->plan;
@@ -71,22 +87,6 @@ static void check_arenas(ts_engine *engine) {
     tap_ok_all(MPI_COMM_WORLD, end_of(program, a) == bytes_of_place, "the %s arena is used to its last byte",
                ts_arenas[a].name);
   }
-}
-
-/* What is in use at most, with gaps, is the peak, and at no time less than nothing of anything. */
-static bool moments_reach_the_peak(const ts_plan *plan) {
-  int64_t most = 0, least = 0;
-  for (int i = 0; i < plan->n_moments; ++i) {
-    int64_t bytes[TS_N_PURPOSES], sum;
-    ts_plan_in_use(plan, i, bytes, &sum); /* begins with the gaps */
-    least = sum < least ? sum : least;
-    for (int k = 0; k < TS_N_PURPOSES; ++k) {
-      sum += bytes[k];
-      least = bytes[k] < least ? bytes[k] : least;
-    }
-    most = sum > most ? sum : most;
-  }
-  return plan->n_moments > 1 && most == plan->peak_bytes && least == 0;
 }
 
 /* The high-water mark starts again from what is resident now. */
