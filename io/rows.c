@@ -13,7 +13,8 @@ struct ts_rows {
   char *path;
   const ts_row_kind *kind;
   int file;
-  ts_text waiting;    /* whole rows */
+  ts_text waiting;    /* whole rows, behind the rest of one */
+  size_t rest;        /* bytes of that: it begins in the file; 0 unless half of it could not be cut off there */
   int64_t waited;     /* rows, since the first that did */
   int64_t lost, said; /* rows lost in all, and when that was said last */
 };
@@ -53,21 +54,38 @@ static int64_t number_of_rows(const ts_rows *r, const char *data, size_t length)
   return n;
 }
 
+/* Those that wait, one that has begun in the file included. */
+static int64_t number_waiting(const ts_rows *r) {
+  return (r->rest > 0) + number_of_rows(r, r->waiting.text + r->rest, r->waiting.length - r->rest);
+}
+
+/* Of `done` bytes of what waits, written behind `end`, those that are to stay: up to the end of a row, or all where the
+ * file cannot be cut. */
+static size_t keep_whole(ts_rows *r, size_t done, off_t end) {
+  const ts_text *w = &r->waiting;
+  int64_t n;
+  if (done < r->rest) {
+    r->rest -= done;
+    return done;
+  }
+  size_t whole = r->rest + whole_rows(r, w->text + r->rest, done - r->rest, &n);
+  r->rest = 0;
+  if (whole < done && (end < 0 || ftruncate(r->file, end + (off_t) whole) != 0)) {
+    r->rest = whole + r->kind->length(w->text + whole, w->length - whole) - done;
+    return done;
+  }
+  return whole;
+}
+
 /* Whole rows from the front, as many as find room; true when nothing waits any more, else errno is why. */
 static bool write_waiting(ts_rows *r) {
   ts_text *w = &r->waiting;
   off_t end = lseek(r->file, 0, SEEK_END);
-  int64_t n;
-  size_t done = write_some(r->file, w->text, w->length), whole = done;
+  size_t done = write_some(r->file, w->text, w->length);
   int reason = errno;
-  if (done < w->length) {
-    whole = whole_rows(r, w->text, done, &n);
-  }
-  if (whole < done && end >= 0 && ftruncate(r->file, end + (off_t) whole) != 0) {
-    whole = done; /* half a row stays, and its rest follows it */
-  }
-  w->length -= whole;
-  memmove(w->text, w->text + whole, w->length);
+  size_t stay = keep_whole(r, done, end);
+  w->length -= stay;
+  memmove(w->text, w->text + stay, w->length);
   errno = reason;
   return w->length == 0;
 }
@@ -91,7 +109,7 @@ static void lose(ts_rows *r, int64_t n) {
 }
 
 static void wait_for_room(ts_rows *r) {
-  r->waited = number_of_rows(r, r->waiting.text, r->waiting.length);
+  r->waited = number_waiting(r);
   ts_log(TS_LOG_WARNING, "%s cannot be written: %s; its %ss wait in memory until there is room", r->path,
          strerror(errno), r->kind->name);
 }
@@ -139,7 +157,7 @@ void ts_rows_close(ts_rows **rows) {
     return;
   }
   ts_rows_flush(r);
-  r->lost += number_of_rows(r, r->waiting.text, r->waiting.length);
+  r->lost += r->waiting.length > 0 ? number_waiting(r) : 0;
   if (r->lost > 0) {
     ts_log(TS_LOG_WARNING, "%s: %lld %s%s could not be written and %s lost", r->path, (long long) r->lost,
            r->kind->name, r->lost == 1 ? "" : "s", r->lost == 1 ? "is" : "are");

@@ -81,6 +81,15 @@ test_sizes() {
   ok "2x3: ends as well" ended "exit 0"
 }
 
+# A key that nobody reads is not offered.
+test_no_keys() {
+  on 24x80 wait=memory show state key=q -- tessera watch live
+  ok "keys: how to leave" shows '^\|q ends this view'
+  on 24x80 wait=memory show state "$(printf 'key=\003')" -- sh -c 'exec tessera watch live < /dev/null'
+  ok "standard input is no terminal: Ctrl-C" shows '^\|Ctrl-C ends this view'
+  ok "which does" ended "signal 2"
+}
+
 test_resized() {
   on 24x80 wait=memory size=6x30 gone=memory state size=40x120 "wait=tokens/s" "wait=memory" show state key=q -- tessera watch live --every 3600
   ok "resized: drawn anew at once, without what was there" ended "exit 0"
@@ -216,6 +225,7 @@ test_long() {
 
 test_log
 test_sizes
+test_no_keys
 test_resized
 test_signals
 test_plain

@@ -17,6 +17,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -362,6 +363,60 @@ static void test_full(void) {
   ts_free(directory);
 }
 
+/* Records of so many bytes as the first of them says; those of the middle say something else. */
+enum { RECORD = 10 };
+
+static size_t test_record_length(const char *data, size_t length) {
+  size_t own = length > 0 ? (unsigned char) data[0] : 1;
+  return own <= length ? own : 0;
+}
+
+static const ts_row_kind test_records = {"record", test_record_length};
+
+static void note_said(void *user, ts_log_level level, const char *text) {
+  (void) level;
+  ts_text_add(user, "%s; ", text);
+}
+
+/* Seven records to a file that cannot be cut and has room for two and a half.  \return what was said. */
+static ts_text fill_uncut(int file, char data[7 * RECORD], bool room_again) {
+  char *path = ts_format("/proc/self/fd/%d", file);
+  ts_text said = {0};
+  ts_rows *rows;
+  TS_CHECK(fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK) == 0, "no seal");
+  TS_CHECK(ts_rows_open_kind(path, false, &test_records, data, RECORD, &rows, NULL) == TS_OK, "%s", path);
+  ts_log_keep(note_said, &said);
+  limit_files(5 * RECORD / 2);
+  ts_rows_add(rows, data + RECORD, 5 * RECORD);
+  ts_rows_add(rows, data + 6 * RECORD, RECORD);
+  limit_files(room_again ? RLIM_INFINITY : 3 * RECORD - 2);
+  ts_rows_close(&rows);
+  ts_log_keep(NULL, NULL);
+  limit_files(RLIM_INFINITY);
+  ts_free(path);
+  return said;
+}
+
+/* Half a record stays in the file: its rest is no record of its own. */
+static void test_uncut(void) {
+  char *stderr_path = path_of("uncut.stderr"), data[7 * RECORD], got[8 * RECORD];
+  for (int i = 0; i < 7 * RECORD; ++i) {
+    data[i] = (char) (i % RECORD == 0 ? RECORD : i % RECORD == 5 ? 1 : 200 + i / RECORD);
+  }
+  for (int room_again = 0; room_again < 2; ++room_again) {
+    int file = memfd_create("uncut", MFD_ALLOW_SEALING), kept = begin_stderr(stderr_path);
+    ts_text said = fill_uncut(file, data, room_again != 0);
+    end_stderr(kept);
+    ssize_t n = pread(file, got, sizeof got, 0), whole = room_again != 0 ? sizeof data : 3 * RECORD - 2;
+    tap_ok(n == whole && memcmp(got, data, (size_t) n) == 0, "a file that cannot be cut: %zd bytes in order", n);
+    tap_ok(room_again != 0 || strstr(said.text, "5 records could not be written and are lost") != NULL,
+           "and what is said counts records: %s", said.text);
+    ts_text_free(&said);
+    close(file);
+  }
+  ts_free(stderr_path);
+}
+
 /* More lines than may wait. */
 static void test_lost(void) {
   enum { LINE = 1 << 20, LINES = 20 };
@@ -548,6 +603,7 @@ int main(void) {
   test_other_columns();
   test_rows_at_once();
   test_full();
+  test_uncut();
   test_lost();
   test_csv();
   test_plot();

@@ -75,11 +75,15 @@ test_comms() {
   train 2 loud $logger --set $stage --set comms_logger.verbose=true --set comms_logger.debug=true
   ok "verbose: a line for each message of the third step" is "$(grep -c '^  step [0-9]*: ' "$scratch/out")/$(
     grep -c '^  step 3: .*, 2 ranks, .* ms, tput .* Gbps, busbw .* Gbps$' "$scratch/out")" 3/3
-  ok "debug: rows have the names of nodes" grep -q '^all_gather_into_tensor,record.gather,144,2,6,' loud/comms.csv
+  ok "debug: rows have the names of nodes" grep -q '^all_gather_into_tensor,record.gather,160,2,6,' loud/comms.csv
   train 2 chosen $logger --set $stage --set comms_logger.prof_all=false --set comms_logger.prof_ops=reduce_scatter
   ok "prof_ops: what is named alone" is "$(cut -d, -f1 chosen/comms.csv | tr '\n' ' ')" "operation reduce_scatter_tensor "
   train 2 stages $logger --set pipeline.stages=2 --set gradient_accumulation_steps=2
   ok "messages between stages are waited for by nobody else" is "$(column stages recv straggler_ms)" nan
+  ok "each is counted, waited for or not: micro-batches times steps" is \
+    "$(column stages send count),$(column stages recv count)" 12,12
+  ok "and has no rate" both "grep -Eq '^ +send +8.19 kB +2 +12 +[0-9.]+ +[0-9.]+ +- +- +-$' '$scratch/out'" \
+    "[ '$(column stages recv tput_gbps),$(column stages recv busbw_gbps)' = nan,nan ]"
   train 1 refused $logger --set comms_logger.prof_ops=allreduce
   ok "a word that is no operation" said 2 'comms_logger.prof_ops: "allreduce" is no operation; accepted: all_reduce,'
   train 1 silent $logger --set comms_logger.prof_all=false

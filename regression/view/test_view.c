@@ -348,6 +348,72 @@ static void test_frames(void) {
   ts_free(run);
 }
 
+/* The feed and the picture of the run that was written, with other tables. */
+static void draw_tables(const char *metrics, const char *validation, ts_run_feed *feed, ts_frame *frame) {
+  const ts_look look = {.width = 120, .height = 50, .live = true};
+  char *run = ts_format("%s/run", tap_directory());
+  put_file(tap_directory(), "run/metrics.csv", metrics);
+  put_file(tap_directory(), "run/validation.csv", validation);
+  TS_CHECK(ts_run_feed_open(run, feed, NULL) == TS_OK, "%s", run);
+  while (ts_run_feed_read(feed)) {
+  }
+  ts_frame_draw(feed, &look, frame);
+  feed->run = "run"; /* the name that was drawn goes */
+  ts_free(run);
+}
+
+static bool says(const ts_run_feed *feed, const char *expected) {
+  ts_text line = {0};
+  ts_frame_add_line(feed, &line);
+  bool is = strcmp(line.text, expected) == 0;
+  if (!is) {
+    tap_note("%s", line.text);
+  }
+  ts_text_free(&line);
+  return is;
+}
+
+/* Nothing is said of what a table has no column for. */
+static void test_missing_columns(void) {
+  static ts_run_feed feed;
+  static ts_frame frame;
+  draw_tables("step,loss\n1,3\n2,2\n", "step\n2\n", &feed, &frame);
+  tap_ok(has(&frame, "loss 2.0000  mean of 2: 2.5000") && has(&frame, "loss of steps 1 to 2"), "columns: those there");
+  tap_ok(!has(&frame, "tokens/s") && !has(&frame, "s a step") && !has(&frame, "memory") && !has(&frame, "gradient") &&
+             !has(&frame, "lr ") && !has(&frame, "nan") && !has(&frame, "validation ") && !has(&frame, "to go"),
+         "columns: of others nothing");
+  tap_ok(says(&feed, "step 2 of 1000  loss 2.0000"), "columns: nor in a line");
+  ts_run_feed_close(&feed);
+  draw_tables("step,lr,peak_bytes\n1,0.5,0\n2,0.25,0\n", "step,loss\n2,nan\n", &feed, &frame);
+  tap_ok(!has(&frame, "loss of steps") && has(&frame, "validation nan at step 2") && has(&frame, "memory 0 B") &&
+             has(&frame, "lr 0.25"),
+         "columns: what is no number, or 0, is shown where there is a column");
+  tap_ok(says(&feed, "step 2 of 1000  lr 0.25  memory 0 B  validation nan"), "columns: and in a line");
+  ts_run_feed_close(&feed);
+  ts_frame_clear(&frame);
+}
+
+/* Times of observed steps are left out, their losses are not. */
+static void test_observed(void) {
+  static ts_run_feed feed;
+  static ts_frame frame;
+  draw_tables("step,loss,step_seconds,tokens_per_second,model_tflops,mfu,data_seconds,bubble,observed\n"
+              "1,3,0.5,2000,7,0.5,0.25,0.5,0\n2,2,9,111,1,0.25,0.25,0.5,1\n",
+              "step\n", &feed, &frame);
+  tap_ok(has(&frame, "mean of 2: 2.5000") && has(&frame, "2.00 k tokens/s  0.5 s a step"),
+         "observed: left out of means");
+  tap_ok(ts_run_feed_time_left(&feed) == 998 * 0.5 && feed.speed.n == 1 && feed.loss.n == 2,
+         "observed: and of the time to go and the curve of speed");
+  tap_ok(!has(&frame, "TFLOP/s") && !has(&frame, "MFU") && !has(&frame, "data ") && !has(&frame, "bubble"),
+         "observed: its own rates are not shown");
+  tap_ok(says(&feed, "step 2 of 1000  loss 2.0000  2.00 k tokens/s  8:19 to go"), "observed: nor in a line");
+  ts_run_feed_close(&feed);
+  draw_tables("step,loss,step_seconds,tokens_per_second,mfu,observed\n1,3,0.5,2000,0.5,1\n", "step\n", &feed, &frame);
+  tap_ok(!has(&frame, "tokens/s") && isnan(ts_run_feed_time_left(&feed)), "observed: of these alone nothing is known");
+  ts_run_feed_close(&feed);
+  ts_frame_clear(&frame);
+}
+
 int main(void) {
   test_clean();
   test_growth();
@@ -356,6 +422,8 @@ int main(void) {
   test_curve();
   test_cut_curve();
   test_frames();
+  test_missing_columns();
+  test_observed();
   tap_ok(ts_memory_live() == 0, "nothing is left");
   return tap_done();
 }

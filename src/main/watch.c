@@ -31,7 +31,10 @@ static bool read_news(watch *w) {
 }
 
 static ts_look find_look(const watch *w, bool live) {
-  ts_look look = {.utf8 = ts_screen_has_utf8() && !w->ascii, .colour = live && ts_screen_wants_colour(), .live = live};
+  ts_look look = {.utf8 = ts_screen_has_utf8() && !w->ascii,
+                  .colour = live && ts_screen_wants_colour(),
+                  .live = live,
+                  .keys = ts_screen_reads_keys()};
   ts_screen_size(&look.width, &look.height);
   return look;
 }

@@ -27,6 +27,7 @@ typedef struct ts_bound_node {
   ts_message_line *line;          /**< Of a send or receive; owned. */
   int64_t stored;                 /**< Of a copy: where in the file, bytes. */
   bool comes;                     /**< Of a receive, under memcheck: it was under way before this instruction. */
+  bool untold;                    /**< Of a message on the host: started, and the observer has not been told. */
   uint64_t ticket;                /**< Of the store, or the host's stream; 0: not issued since the last wait. */
   void *begin, *end;              /**< Device: timed events, made when an observer first asks. */
   struct ts_executor *executor;
@@ -182,6 +183,9 @@ void ts_messages_allow_coming(ts_bound_program *program);
 
 /** Host: tell the observer, if there is one, what began at \a start and ends now. Not collective. */
 void ts_bound_observe(const ts_bound_node *node, bool collective, double start);
+
+/** Host: post a message, which the observer, if there is one, is to be told of. Not collective. */
+void ts_messages_start(ts_bound_node *message);
 
 /** Queue the commands of a run on the device. Collective over the world when they contain collectives. */
 void ts_walk_device(ts_executor *executor, ts_bound_program *program, ts_run run);

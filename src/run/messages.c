@@ -7,12 +7,27 @@ static ts_bound_node *message_of(ts_bound_program *p, int i, int slot) {
   return &p->view[slot].node[p->message[i]];
 }
 
+void ts_messages_start(ts_bound_node *b) {
+  ts_message_start(b->line);
+  b->untold = true;
+}
+
+/* Once a message: a line that was complete before is asked again where its place is needed, and at the end of a step. */
+static void tell_arrived(ts_executor *e, ts_bound_node *b) {
+  const ts_executor_options *o = &e->options;
+  if (b->untold && o->observer != NULL) {
+    o->observer(o->observer_user, b->call.node, true, ts_seconds(), 0);
+  }
+  b->untold = false;
+}
+
 void ts_messages_wait(ts_executor *e, ts_bound_node *b) {
   if (e->device != NULL) { /* which waits, not the host */
     ts_message_wait(b->line);
     return;
   }
   if (ts_message_poll(b->line)) {
+    tell_arrived(e, b);
     return;
   }
   double start = ts_seconds();
@@ -21,16 +36,17 @@ void ts_messages_wait(ts_executor *e, ts_bound_node *b) {
   ts_heartbeat_leave(ts_bound_heartbeat(e));
   e->times.exposed += ts_seconds() - start;
   ts_bound_observe(b, true, start);
+  b->untold = false;
 }
 
 static void post_receive(ts_executor *e, ts_bound_node *b) {
-  if (e->device != NULL) {
-    e->device->ops->set_op(e->device, b->call.node->name);
+  if (e->device == NULL) {
+    ts_messages_start(b);
+    return;
   }
+  e->device->ops->set_op(e->device, b->call.node->name);
   ts_message_start(b->line);
-  if (e->device != NULL) {
-    e->device->ops->set_op(e->device, NULL);
-  }
+  e->device->ops->set_op(e->device, NULL);
 }
 
 void ts_messages_post(ts_executor *e, ts_bound_program *p, int64_t run) {

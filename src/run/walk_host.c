@@ -54,7 +54,7 @@ static void start_node(ts_executor *e, ts_bound_node *b) {
   if (ts_node_is_copy(b->call.node)) {
     start_copy(e, b);
   } else if (b->line != NULL) {
-    ts_message_start(b->line);
+    ts_messages_start(b);
   } else {
     b->ticket = ts_stream_issue(e->stream, run_collective, b);
   }

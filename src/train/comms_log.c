@@ -139,6 +139,11 @@ static void keep_seconds(seen_node *s, double seconds) {
   s->total += seconds;
 }
 
+/* The time of a message is what was waited for it, which may be nothing: no time that a rate could be made of. */
+static bool has_rate(const ts_node *node) {
+  return !ts_node_is_message(node);
+}
+
 static double bits_per_second(double bytes, double seconds) {
   return 8e-9 * bytes / fmax(seconds, 1e-9);
 }
@@ -147,9 +152,12 @@ static void tell_message(const seen_node *s, int64_t step, double seconds) {
   char size[32];
   int ranks = ts_node_ranks(s->node);
   double tput = bits_per_second(s->bytes, seconds);
-  ts_log(TS_LOG_INFO, "  step %lld: %s (%s): %s, %d ranks, %.3f ms, tput %.2f Gbps, busbw %.2f Gbps", (long long) step,
-         word_of(s->node->op), s->node->name, ts_human_bytes(s->bytes, size), ranks, 1e3 * seconds, tput,
-         tput * ts_bus_factor(s->node->op, ranks));
+  char *rates = has_rate(s->node) ? ts_format("%.3f ms, tput %.2f Gbps, busbw %.2f Gbps", 1e3 * seconds, tput,
+                                              tput * ts_bus_factor(s->node->op, ranks))
+                                  : ts_format("waited %.3f ms", 1e3 * seconds);
+  ts_log(TS_LOG_INFO, "  step %lld: %s (%s): %s, %d ranks, %s", (long long) step, word_of(s->node->op), s->node->name,
+         ts_human_bytes(s->bytes, size), ranks, rates);
+  ts_free(rates);
 }
 
 void ts_comms_log_step(ts_comms_log *log, const ts_observed_event *event, int n, int64_t told) {
@@ -245,7 +253,7 @@ static ts_comms_row make_comms_row(seen_node *const *seen, int n, bool by_node) 
   for (int i = 0; i < kept; ++i) {
     value[i] = bits_per_second(row.bytes, value[i]);
   }
-  row.tput = ts_trimmed_mean(value, kept, TRIMMED);
+  row.tput = has_rate(node) ? ts_trimmed_mean(value, kept, TRIMMED) : NAN;
   row.busbw = row.tput * ts_bus_factor(node->op, row.ranks);
   if (known) {
     copy_kept(value, seen, n, true);
@@ -289,7 +297,7 @@ static void write_comms_rows(const ts_comms_row *row, int n, const char *path) {
     ts_text_add(&text, "%s,", r->operation);
     add_plain_name(&text, r->node != NULL ? r->node : "");
     ts_text_add(&text, ",%.0f,%d,%lld,%.6g,%.6g,%.6g,%.6g,%.6g\n", r->bytes, r->ranks, (long long) r->count,
-                1e3 * r->total, 1e3 * r->mean, r->tput, r->busbw, 1e3 * ts_shown(r->straggler));
+                1e3 * r->total, 1e3 * r->mean, ts_shown(r->tput), ts_shown(r->busbw), 1e3 * ts_shown(r->straggler));
   }
   ts_error err = {0};
   if (ts_write_file(path, text.text, text.length, &err) != TS_OK) {
@@ -297,6 +305,12 @@ static void write_comms_rows(const ts_comms_row *row, int n, const char *path) {
   }
   ts_error_clear(&err);
   ts_text_free(&text);
+}
+
+/* "-" for what is not known. */
+static const char *known_number(double value, int digits, char out[32]) {
+  snprintf(out, 32, "%.*f", digits, value);
+  return isnan(value) ? "-" : out;
 }
 
 void ts_comms_log_print(const ts_comms_log *log, const char *path) {
@@ -308,13 +322,11 @@ void ts_comms_log_print(const ts_comms_log *log, const char *path) {
          "mean", "tput", "busbw", "straggler");
   for (int i = 0; i < n; ++i) {
     const ts_comms_row *r = &row[i];
-    char size[32], waited[32] = "-";
-    if (!isnan(r->straggler)) {
-      snprintf(waited, sizeof waited, "%.3f", 1e3 * r->straggler);
-    }
-    ts_log(TS_LOG_INFO, "  %-24s %11s %6d %8lld %11.2f %9.3f %9.2f %9.2f %9s%s%s", r->operation,
-           ts_human_bytes(r->bytes, size), r->ranks, (long long) r->count, 1e3 * r->total, 1e3 * r->mean, r->tput,
-           r->busbw, waited, r->node != NULL ? "  " : "", r->node != NULL ? r->node : "");
+    char size[32], tput[32], busbw[32], waited[32];
+    ts_log(TS_LOG_INFO, "  %-24s %11s %6d %8lld %11.2f %9.3f %9s %9s %9s%s%s", r->operation,
+           ts_human_bytes(r->bytes, size), r->ranks, (long long) r->count, 1e3 * r->total, 1e3 * r->mean,
+           known_number(r->tput, 2, tput), known_number(r->busbw, 2, busbw),
+           known_number(1e3 * r->straggler, 3, waited), r->node != NULL ? "  " : "", r->node != NULL ? r->node : "");
   }
   write_comms_rows(row, n, path);
   ts_free(row);

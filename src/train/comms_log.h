@@ -6,7 +6,8 @@
  * world, its size of a gather is that of a shard times these, and its tput of an all_reduce is twice as large.  Mean
  * times and rates leave out a tenth at either end, as DeepSpeed's.  "straggler" is the mean of what this rank waited
  * for others: its time less the shortest of the group's for the same operation.  Of send and recv the time is what was
- * waited for, on processors only of those that were, and there is no straggler.
+ * waited for, 0 where it had come or gone before; there is no rate and no straggler.  On GPUs, where the queue waits and
+ * not the sender, recv alone is seen.
  *
  * A node keeps at most KEPT of its times: when these are full every second goes, and only every second of those that
  * come is kept from then on.  Counts and totals are of all.
@@ -31,8 +32,8 @@ typedef struct ts_comms_row {
   int ranks;
   int64_t count;
   double total, mean;
-  double tput, busbw;
-  double straggler; /**< NAN: not known. */
+  double tput, busbw; /**< NAN: of a message. */
+  double straggler;   /**< NAN: not known. */
 } ts_comms_row;
 
 typedef struct ts_comms_log ts_comms_log;

@@ -216,10 +216,13 @@ static void count_step(ts_training *r, const ts_step_result *result) {
   r->stopping = r->request == TS_REQUEST_STOP;
 }
 
+/* How fast a run is, no observed step tells; but it takes its time. */
 static void tell_time(ts_training *r, double seconds) {
   double tokens = (double) (r->deck->train_batch_size * r->length);
   ts_time_limit_step(&r->limit, seconds);
-  ts_watch_speed(r->watch, seconds, tokens / seconds);
+  if (!ts_observed_is_on(r->observed)) {
+    ts_watch_speed(r->watch, seconds, tokens / seconds);
+  }
 }
 
 static ts_status train_step(ts_training *r, ts_error *err) {

@@ -18,21 +18,26 @@ static void begin_metrics(void *user) {
   f->restarts += f->rows > 0;
   f->metrics_table.n_columns = 0;
   f->rows = f->recent.n = 0;
-  f->last = (ts_metrics_row){0};
+  ts_table_blank(ts_metrics_fields, &f->last);
   f->loss.n = f->speed.n = 0;
   f->loss.each = f->speed.each = 0;
 }
 
+/* The times of an observed step are no measure. */
 static void note_step(ts_run_feed *f, const ts_metrics_row *row) {
-  f->recent.step[f->recent.n++ % TS_FEED_RECENT] =
-      (ts_recent_step){row->loss, row->step_seconds, row->tokens_per_second};
+  bool observed = row->observed > 0;
+  f->recent.step[f->recent.n++ % TS_FEED_RECENT] = (ts_recent_step){
+      row->loss, observed ? (double) NAN : row->step_seconds, observed ? (double) NAN : row->tokens_per_second};
   ts_series_add(&f->loss, (double) row->step, row->loss);
-  ts_series_add(&f->speed, (double) row->step, row->tokens_per_second);
+  if (!observed) {
+    ts_series_add(&f->speed, (double) row->step, row->tokens_per_second);
+  }
 }
 
 static void take_metrics(void *user, const char *line) {
   ts_run_feed *f = user;
-  ts_metrics_row row = {0};
+  ts_metrics_row row;
+  ts_table_blank(ts_curve_fields, &row);
   if (f->metrics_table.n_columns == 0) {
     ts_table_names(&f->metrics_table, ts_metrics_fields, line);
     ts_table_names(&f->curve_table, ts_curve_fields, line);
@@ -66,7 +71,8 @@ static void begin_validation(void *user) {
 
 static void take_validation(void *user, const char *line) {
   ts_run_feed *f = user;
-  ts_validation_row row = {0};
+  ts_validation_row row;
+  ts_table_blank(ts_validation_fields, &row);
   if (f->validation_table.n_columns == 0) {
     ts_table_names(&f->validation_table, ts_validation_fields, line);
   } else if (ts_table_row(&f->validation_table, line, &row)) {
@@ -144,6 +150,7 @@ ts_status ts_run_feed_open(const char *run, ts_run_feed *f, ts_error *err) {
   *f = (ts_run_feed){.run = run, .lowest = INFINITY, .looked = ts_seconds()};
   f->aged = f->looked;
   f->last_line = ts_calloc(LINE, 1);
+  ts_table_blank(ts_metrics_fields, &f->last);
   open_tail(run, "metrics.csv", 0, &f->metrics_file);
   open_tail(run, "validation.csv", 0, &f->validation_file);
   open_tail(run, "moe.csv", LAST_BYTES, &f->experts_file);

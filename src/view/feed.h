@@ -41,13 +41,13 @@ typedef struct ts_run_feed {
   double looked, aged;    /**< When, and up to when its ages count. */
   ts_tail metrics_file, validation_file, experts_file, log_file;
   ts_table curve_table, metrics_table, validation_table, experts_table;
-  char *last_line;  /**< Owned; the newest row of metrics.csv, of which all columns count. */
-  int64_t rows;     /**< Of metrics.csv. */
-  int64_t first;    /**< Step of the first of them. */
-  int64_t damaged;  /**< Lines of the tables that are no rows. */
-  int64_t restarts; /**< How often metrics.csv was found changed and read anew. */
-  int64_t bytes;    /**< Read of metrics.csv by the last ts_run_feed_read. */
-  ts_metrics_row last;
+  char *last_line;     /**< Owned; the newest row of metrics.csv, of which all columns count. */
+  int64_t rows;        /**< Of metrics.csv. */
+  int64_t first;       /**< Step of the first of them. */
+  int64_t damaged;     /**< Lines of the tables that are no rows. */
+  int64_t restarts;    /**< How often metrics.csv was found changed and read anew. */
+  int64_t bytes;       /**< Read of metrics.csv by the last ts_run_feed_read. */
+  ts_metrics_row last; /**< Blank (ts_table_blank) where there is no column. */
   ts_recent recent;
   ts_series loss, speed, validation;
   int64_t validations;
@@ -71,7 +71,7 @@ bool ts_run_feed_read(ts_run_feed *feed);
 /** The step that is known to be finished, by rows or by status. Not collective. */
 int64_t ts_run_feed_step(const ts_run_feed *feed);
 
-/** Means of the last steps; NAN without any. Not collective. */
+/** Means of the last steps, times and speed of those that were not observed; NAN without any. Not collective. */
 double ts_run_feed_mean_loss(const ts_run_feed *feed);
 double ts_run_feed_mean_seconds(const ts_run_feed *feed);
 double ts_run_feed_mean_speed(const ts_run_feed *feed);

@@ -145,8 +145,36 @@ static void draw_progress(view *v, int rows) {
 
 /* ---- numbers of the run ---- */
 
-static int has_rows(const view *v) {
-  return v->feed->rows > 0;
+static bool has_column(const ts_run_feed *f, const char *name) {
+  return f->rows > 0 && ts_table_has(&f->metrics_table, name);
+}
+
+static bool has_validation_loss(const ts_run_feed *f) {
+  return f->validations > 0 && ts_table_has(&f->validation_table, "loss");
+}
+
+/* Times of an observed step are no measure. */
+static bool has_times(const ts_run_feed *f) {
+  return f->last.observed <= 0;
+}
+
+static int has_loss(const view *v) {
+  return has_column(v->feed, "loss") || has_validation_loss(v->feed);
+}
+
+static int has_speed(const view *v) {
+  const ts_run_feed *f = v->feed;
+  return f->rows > 0 && (isfinite(ts_run_feed_mean_speed(f)) || isfinite(ts_run_feed_mean_seconds(f)) ||
+                         (has_times(f) && (f->last.model_tflops > 0 || f->last.mfu > 0)));
+}
+
+static int has_memory(const view *v) {
+  const ts_metrics_row *m = &v->feed->last;
+  return v->feed->rows > 0 && (m->peak_bytes >= 0 || (has_times(v->feed) && m->bubble > 0));
+}
+
+static int has_learning(const view *v) {
+  return has_column(v->feed, "grad_norm") || has_column(v->feed, "lr");
 }
 
 static void draw_loss(view *v, int rows) {
@@ -156,11 +184,14 @@ static void draw_loss(view *v, int rows) {
   double mean = ts_run_feed_mean_loss(f);
   int64_t of = f->recent.n < TS_FEED_RECENT ? f->recent.n : TS_FEED_RECENT;
   ts_pen_line(&v->pen);
-  ts_pen_field(&v->pen, isfinite(f->last.loss) ? TS_BOLD : TS_BAD, "loss %s", or_number(f->last.loss, "%.4f", number));
-  if (of > 1) {
+  if (has_column(f, "loss")) {
+    ts_pen_field(&v->pen, isfinite(f->last.loss) ? TS_BOLD : TS_BAD, "loss %s",
+                 or_number(f->last.loss, "%.4f", number));
+  }
+  if (has_column(f, "loss") && of > 1) {
     ts_pen_field(&v->pen, TS_PLAIN, "mean of %lld: %s", (long long) of, or_number(mean, "%.4f", number));
   }
-  if (f->validations > 0) {
+  if (has_validation_loss(f)) {
     ts_pen_field(&v->pen, TS_PLAIN, "validation %s at step %lld", or_number(f->validated.loss, "%.4f", number),
                  (long long) f->validated.step);
     if (f->lowest < f->validated.loss) {
@@ -174,18 +205,23 @@ static void draw_speed(view *v, int rows) {
   const ts_run_feed *f = v->feed;
   char number[32];
   ts_pen_line(&v->pen);
-  ts_pen_field(&v->pen, TS_PLAIN, "%s tokens/s", ts_human_count(ts_run_feed_mean_speed(f), number));
-  ts_pen_field(&v->pen, TS_PLAIN, "%.3g s a step", ts_run_feed_mean_seconds(f));
-  if (f->last.model_tflops > 0) {
+  double speed = ts_run_feed_mean_speed(f), seconds = ts_run_feed_mean_seconds(f);
+  if (isfinite(speed)) {
+    ts_pen_field(&v->pen, TS_PLAIN, "%s tokens/s", ts_human_count(speed, number));
+  }
+  if (isfinite(seconds)) {
+    ts_pen_field(&v->pen, TS_PLAIN, "%.3g s a step", seconds);
+  }
+  if (has_times(f) && f->last.model_tflops > 0) {
     ts_pen_field(&v->pen, TS_PLAIN, "%.3g TFLOP/s", f->last.model_tflops);
   }
-  if (f->last.mfu > 0) {
+  if (has_times(f) && f->last.mfu > 0) {
     ts_pen_field(&v->pen, TS_PLAIN, "MFU %.1f %%", 100 * f->last.mfu);
   }
 }
 
 static void add_share(view *v, const char *name, double seconds) {
-  if (seconds > 0 && v->feed->last.step_seconds > 0) {
+  if (has_times(v->feed) && seconds > 0 && v->feed->last.step_seconds > 0) {
     ts_pen_field(&v->pen, TS_PLAIN, "%s %.1f %%", name, 100 * seconds / v->feed->last.step_seconds);
   }
 }
@@ -195,10 +231,12 @@ static void draw_memory(view *v, int rows) {
   const ts_metrics_row *m = &v->feed->last;
   char number[32];
   ts_pen_line(&v->pen);
-  ts_pen_field(&v->pen, TS_PLAIN, "memory %s", ts_human_bytes((double) m->peak_bytes, number));
+  if (m->peak_bytes >= 0) {
+    ts_pen_field(&v->pen, TS_PLAIN, "memory %s", ts_human_bytes((double) m->peak_bytes, number));
+  }
   add_share(v, "exposed communication", m->exposed_comm_seconds);
   add_share(v, "data", m->data_seconds);
-  if (m->bubble > 0) {
+  if (has_times(v->feed) && m->bubble > 0) {
     ts_pen_field(&v->pen, TS_PLAIN, "bubble %.1f %%", 100 * m->bubble);
   }
 }
@@ -208,9 +246,13 @@ static void draw_learning(view *v, int rows) {
   const ts_metrics_row *m = &v->feed->last;
   char number[32];
   ts_pen_line(&v->pen);
-  ts_pen_field(&v->pen, isfinite(m->grad_norm) ? TS_PLAIN : TS_BAD, "gradient norm %s",
-               or_number(m->grad_norm, "%.3g", number));
-  ts_pen_field(&v->pen, TS_PLAIN, "lr %.3g", m->lr);
+  if (has_column(v->feed, "grad_norm")) {
+    ts_pen_field(&v->pen, isfinite(m->grad_norm) ? TS_PLAIN : TS_BAD, "gradient norm %s",
+                 or_number(m->grad_norm, "%.3g", number));
+  }
+  if (has_column(v->feed, "lr")) {
+    ts_pen_field(&v->pen, TS_PLAIN, "lr %.3g", m->lr);
+  }
   if (m->skipped > 0) {
     ts_pen_field(&v->pen, TS_BAD, "%lld step%s skipped", (long long) m->skipped, m->skipped == 1 ? "" : "s");
   }
@@ -304,7 +346,8 @@ static void draw_blank(view *v, int rows) {
 static void draw_foot(view *v, int rows) {
   (void) rows;
   ts_pen_line(&v->pen);
-  ts_pen_put(&v->pen, TS_FAINT, "q ends this view, not the run");
+  ts_pen_put(&v->pen, TS_FAINT,
+             v->pen.look->keys ? "q ends this view, not the run" : "Ctrl-C ends this view, not the run");
 }
 
 static int is_live(const view *v) {
@@ -318,17 +361,17 @@ static int is_always(const view *v) {
 
 /* ---- curves ---- */
 
-static int has_curve(const view *v) {
-  return v->feed->rows > 1 && v->pen.look->width >= 20;
+static bool has_curve(const view *v, const char *column) {
+  return v->feed->rows > 1 && v->pen.look->width >= 20 && has_column(v->feed, "step") && has_column(v->feed, column);
 }
 
 static int curve_lines(const view *v) {
   int most = v->pen.look->height / 3;
-  return has_curve(v) ? most < 5 ? 5 : most > 16 ? 16 : most : 0;
+  return has_curve(v, "loss") ? most < 5 ? 5 : most > 16 ? 16 : most : 0;
 }
 
 static int speed_lines(const view *v) {
-  return has_curve(v) ? v->pen.look->height >= 40 ? 6 : 5 : 0;
+  return has_curve(v, "tokens_per_second") ? v->pen.look->height >= 40 ? 6 : 5 : 0;
 }
 
 static void draw_series(view *v, const ts_series *series, const ts_series *marks, const char *title,
@@ -375,11 +418,11 @@ typedef struct section {
 } section;
 
 static const section sections[] = {
-    {0, is_always, 1, draw_name},       {2, reason_lines, 1, draw_reason},    {1, is_always, 1, draw_progress},
-    {3, has_rows, 1, draw_loss},        {5, has_rows, 1, draw_speed},         {9, has_rows, 1, draw_memory},
-    {8, has_rows, 1, draw_learning},    {10, knows_experts, 1, draw_experts}, {11, is_always, 1, draw_saved},
-    {4, behind_lines, 2, draw_behind},  {6, curve_lines, 5, draw_loss_curve}, {13, speed_lines, 4, draw_speed_curve},
-    {14, message_lines, 1, draw_blank}, {7, message_lines, 2, draw_messages}, {12, is_live, 1, draw_foot},
+    {0, is_always, 1, draw_name},        {2, reason_lines, 1, draw_reason},    {1, is_always, 1, draw_progress},
+    {3, has_loss, 1, draw_loss},         {5, has_speed, 1, draw_speed},        {9, has_memory, 1, draw_memory},
+    {8, has_learning, 1, draw_learning}, {10, knows_experts, 1, draw_experts}, {11, is_always, 1, draw_saved},
+    {4, behind_lines, 2, draw_behind},   {6, curve_lines, 5, draw_loss_curve}, {13, speed_lines, 4, draw_speed_curve},
+    {14, message_lines, 1, draw_blank},  {7, message_lines, 2, draw_messages}, {12, is_live, 1, draw_foot},
 };
 
 enum { N_SECTIONS = sizeof sections / sizeof sections[0] };
@@ -433,18 +476,27 @@ void ts_frame_clear(ts_frame *frame) {
 
 void ts_frame_add_line(const ts_run_feed *f, ts_text *to) {
   char number[32], time[32];
-  double left = ts_run_feed_time_left(f);
+  double left = ts_run_feed_time_left(f), speed = ts_run_feed_mean_speed(f);
   ts_text_add(to, "step %lld of %lld", (long long) ts_run_feed_step(f), (long long) f->summary.status.job.steps);
-  if (f->rows > 0) {
+  if (has_column(f, "loss")) {
     ts_text_add(to, "  loss %s", or_number(f->last.loss, "%.4f", number));
-    ts_text_add(to, "  gradient norm %s  lr %.3g", or_number(f->last.grad_norm, "%.3g", number), f->last.lr);
-    ts_text_add(to, "  %s tokens/s", ts_human_count(ts_run_feed_mean_speed(f), number));
+  }
+  if (has_column(f, "grad_norm")) {
+    ts_text_add(to, "  gradient norm %s", or_number(f->last.grad_norm, "%.3g", number));
+  }
+  if (has_column(f, "lr")) {
+    ts_text_add(to, "  lr %.3g", f->last.lr);
+  }
+  if (f->rows > 0 && isfinite(speed)) {
+    ts_text_add(to, "  %s tokens/s", ts_human_count(speed, number));
+  }
+  if (f->rows > 0 && f->last.peak_bytes >= 0) {
     ts_text_add(to, "  memory %s", ts_human_bytes((double) f->last.peak_bytes, number));
   }
-  if (f->validations > 0) {
+  if (has_validation_loss(f)) {
     ts_text_add(to, "  validation %s", or_number(f->validated.loss, "%.4f", number));
   }
-  if (f->rows > 0 && f->last.mfu > 0) {
+  if (f->rows > 0 && has_times(f) && f->last.mfu > 0) {
     ts_text_add(to, "  MFU %.1f %%", 100 * f->last.mfu);
   }
   if (left > 0) {

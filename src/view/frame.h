@@ -15,7 +15,8 @@ typedef struct ts_look {
   int width, height; /**< Columns and lines there are; at least 1, at most the largest. */
   bool utf8;         /**< Braille and blocks, else ASCII. */
   bool colour;       /**< Sequences that colour text, and bold and faint ones. */
-  bool live;         /**< The last line says how to leave. */
+  bool live;         /**< The last line says how to leave, */
+  bool keys;         /**< by a key, else by a signal. */
 } ts_look;
 
 /** Lines without newlines; each at most as wide as asked for, colours ended.  Zero-initialise. */

@@ -168,6 +168,10 @@ void ts_screen_close(void) {
   }
 }
 
+bool ts_screen_reads_keys(void) {
+  return screen.open && screen.reads_keys;
+}
+
 int ts_screen_signal(void) {
   return ending;
 }

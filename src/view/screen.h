@@ -39,6 +39,9 @@ ts_screen_event ts_screen_wait(double seconds);
 /** Give the terminal back; nothing where it has been, or was not taken. Not collective. */
 void ts_screen_close(void);
 
+/** Are keys read, by a terminal on standard input that was taken? Not collective. */
+bool ts_screen_reads_keys(void);
+
 /** The signal that asked to end; 0: none did. Not collective. */
 int ts_screen_signal(void);
 

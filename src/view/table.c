@@ -16,6 +16,7 @@ const ts_field ts_curve_fields[] = {{"step", offsetof(ts_metrics_row, step), tru
                                     {"loss", offsetof(ts_metrics_row, loss), false},
                                     {"step_seconds", offsetof(ts_metrics_row, step_seconds), false},
                                     {"tokens_per_second", offsetof(ts_metrics_row, tokens_per_second), false},
+                                    {"observed", offsetof(ts_metrics_row, observed), true},
                                     END};
 #define ROW ts_validation_row
 const ts_field ts_validation_fields[] = {TS_VALIDATION_COLUMNS(X) END};
@@ -39,6 +40,25 @@ void ts_table_names(ts_table *t, const ts_field *fields, const char *line) {
     t->field[t->n_columns] = find_field(fields, line, (size_t) (comma - line));
     line = *comma != 0 ? comma + 1 : NULL;
   }
+}
+
+void ts_table_blank(const ts_field *fields, void *row) {
+  for (const ts_field *f = fields; f->name != NULL; ++f) {
+    char *to = (char *) row + f->offset;
+    if (f->is_integer) {
+      *(int64_t *) to = -1;
+    } else {
+      *(double *) to = (double) NAN;
+    }
+  }
+}
+
+bool ts_table_has(const ts_table *t, const char *name) {
+  int i = 0;
+  while (i < t->n_columns && (t->field[i] == NULL || strcmp(t->field[i]->name, name) != 0)) {
+    ++i;
+  }
+  return i < t->n_columns;
 }
 
 static void store_number(const ts_field *field, double value, void *row) {

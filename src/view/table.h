@@ -32,6 +32,12 @@ typedef struct ts_table {
 /** Read the first line. Not collective. */
 void ts_table_names(ts_table *table, const ts_field *fields, const char *line);
 
+/** Set what a file may have no column for: numbers to NAN, integers to -1. Not collective. */
+void ts_table_blank(const ts_field *fields, void *row);
+
+/** Has the file that column, among those of the fields? Not collective. */
+bool ts_table_has(const ts_table *table, const char *name);
+
 /** Read a row into the struct of the fields; what the file has no column for stays as it is.
  * \return false, the struct as it was or half filled: it has fewer columns than the table, or one that goes
  * somewhere is no number.
