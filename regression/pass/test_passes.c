@@ -11,7 +11,11 @@
 #include "pass/sequence.h"
 #include "pass/step.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define TINY_LLAMA                                                                                                \
   "model = { model_type = \"llama\"; vocab_size = 11; hidden_size = 8; intermediate_size = 12;\n"                 \
@@ -119,6 +123,71 @@ static void test_list(void) {
     tap_ok((pass->requires & ~facts) == 0 && (pass->conflicts & facts) == 0 && pass->help != NULL && pass->run != NULL,
            "%s: what it requires is there", pass->name);
     facts |= pass->provides;
+  }
+}
+
+/* ---- passes that break the graph ---- */
+
+/* A shape in place, which it counts, and does not. */
+static void widen(ts_graph **graph, ts_pass_context *context) {
+  (void) context;
+  ++(*graph)->tensor[ts_graph_producer(*graph, ts_graph_marked(*graph, "logits"))->out[0]].shape.d[0];
+}
+
+static void widen_and_count(ts_graph **graph, ts_pass_context *context) {
+  widen(graph, context);
+  ++(*graph)->changes;
+}
+
+static void change_nothing(ts_graph **graph, ts_pass_context *context) {
+  (void) graph;
+  (void) context;
+}
+
+static void leave(int code, const char *reason) {
+  (void) reason;
+  _exit(code);
+}
+
+/* What a child process says on stderr that applies the pass to a model; the caller's. */
+static char *apply_in_child(const ts_pass *pass, int *code) {
+  char *path = ts_format("%s/child.stderr", tap_directory()), *said;
+  size_t length;
+  pid_t child = fork();
+  if (child == 0) {
+    unsigned facts = TS_FACT_MODEL;
+    passed p = run(TINY_LLAMA, NULL, NULL, TS_MODEL_LOGITS, "rehearse");
+    dup2(open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600), STDERR_FILENO);
+    ts_set_failure_context(-1, NULL, leave);
+    ts_pass_apply(pass, &p.graph, &p.context, &facts);
+    _exit(facts == (TS_FACT_MODEL | TS_FACT_PRECISION) ? 0 : 3);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  *code = WIFEXITED(status) ? WEXITSTATUS(status) : 1000;
+  TS_CHECK(ts_read_file(path, 1 << 20, &said, &length, NULL) == TS_OK, "%s", path);
+  ts_free(path);
+  return said;
+}
+
+static void test_broken(void) {
+  const struct {
+    ts_pass pass;
+    int code;
+    const char *says;
+  } rows[] = {
+      {{"still", change_nothing, TS_FACT_MODEL, TS_FACT_PRECISION, 0, false, ""}, 0, ""},
+      {{"counts", widen_and_count, 0, 0, 0, false, ""}, 1, "after pass counts the graph breaks "},
+#ifndef NDEBUG /* else it is the count that says whether to look */
+      {{"hides", widen, 0, 0, 0, false, ""}, 1, "after pass hides the graph breaks "},
+#endif
+      {{"early", change_nothing, TS_FACT_LAYOUT, 0, 0, false, ""}, 1, "pass early runs before what it requires"},
+      {{"late", change_nothing, 0, 0, TS_FACT_MODEL, false, ""}, 1, "pass late runs after what it conflicts with"}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+    int code;
+    char *said = apply_in_child(&rows[i].pass, &code);
+    tap_ok(code == rows[i].code && strstr(said, rows[i].says) != NULL, "pass \"%s\": %.70s", rows[i].pass.name, said);
+    ts_free(said);
   }
 }
 
@@ -846,6 +915,7 @@ static void test_unroll(const char *deck, const char *set, const char *tied) {
 int main(void) {
   backend = ts_backend_null();
   test_list();
+  test_broken();
   test_unroll(TINY_LLAMA, UNTIED, "model.embed_tokens.weight");
   test_unroll(TINY_GPT2, NULL, "transformer.wte.weight");
   test_precision();

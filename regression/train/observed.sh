@@ -50,8 +50,8 @@ test_clock() {
   traces "computation has none" "all('args' not in e for e in spans(0, 0))" "$@"
   train 2 staged --set profile.timeline=stages.json --set pipeline.stages=2 --set gradient_accumulation_steps=2
   traces "a message between stages is of two ranks; of the bytes of an activation: 2 x 32 x 32 in fp32" \
-    "set((e['args']['bytes'], e['args']['ranks']) for i in (0, 1) for e in spans(i, 1) if e['cat'] == 'receive') <= {(8192, 2)}
-     and any(e['cat'] == 'receive' for i in (0, 1) for e in spans(i, 1))" stages.json stages.json.rank1
+    "all([(e['args']['bytes'], e['args']['ranks']) for e in spans(i, 1) if e['cat'] == cat and 'boundary' in e['name']] ==
+         [(8192, 2)] * 2 for i in (0, 1) for cat in ('send', 'receive'))" stages.json stages.json.rank1
 }
 
 # A column of a row of comms.csv by its operation.
@@ -134,6 +134,8 @@ test_said() {
     "grep -Eq '^  program of rank 0: [0-9]+ nodes, [0-9]+ tensors, [0-9]+ instructions, 3 runs a step$' said.txt"
   sed -n '/^the deck as it is understood:$/,/^what became of it:$/p' said.txt | sed '1d;$d' > dumped.cfg
   ok "the deck that is printed is the run's" cmp dumped.cfg said/deck.cfg
+  ok "the log has the run, not the deck" both "grep -q 'memory after step 1 ' said/log.txt" \
+    "! grep -Eq 'as it is understood|hidden_size' said/log.txt"
 }
 
 test_clock

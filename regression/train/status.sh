@@ -115,6 +115,8 @@ stop_ranks() {
   ok "$title: and in which collective the others wait" grep -Eq \
     'waiting: .* in collective [0-9]+ \((agreement|[a-z_.]*(reduce|gather)[a-z_.0-9]*)\) for' "$scratch/err"
   ok "$title: one speaks" is "$(grep -c 'tessera: error' "$scratch/err")" 1
+  ok "$title: the log has it too" is "$(grep -c ' error: step [0-9]* takes longer' stopped/log.txt),$(grep -c \
+    '^    .*rank' stopped/log.txt | sed 's/^[1-9].*/some/')" 1,some
   show
   run "$tessera" status stopped
   ok "$title: status knows why" printed 'state +failed: step [0-9]+ takes longer than run.step_timeout = 3 s'

@@ -2,17 +2,21 @@
  * named. */
 #include "regression/tap.h"
 
+#include "base/log.h"
 #include "base/memory.h"
 #include "comm/mesh.h"
 #include "train/lag.h"
+#include "train/run_log.h"
 #include "train/status_file.h"
 #include "train/time_limit.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 #include <utime.h>
@@ -547,6 +551,79 @@ static void test_time_limit(void) {
   tap_ok(ts_time_limit_needed(&limit) == 60 + 24 + 6 + 100, "a validation counts");
 }
 
+/* ---- last words ---- */
+
+static void leave(int code, const char *reason) {
+  (void) reason;
+  _exit(code);
+}
+
+static void die_plainly(void) {
+  ts_die("kernel.c", 7, "memory is %s\nand so on\n", "gone");
+}
+
+static void die_while_kept(void *user, ts_log_level level, const char *text) {
+  (void) user;
+  (void) level;
+  ts_die("keeper.c", 8, "of: %s", text);
+}
+
+/* Where the thread that dies keeps a line, it holds the lock of that. */
+static void die_keeping(void) {
+  ts_log_keep(die_while_kept, NULL);
+  ts_log(TS_LOG_WARNING, "a warning");
+}
+
+static void end_well(void) {
+}
+
+static void die_behind_the_end(void) {
+  ts_run_log_name(NULL);
+  die_plainly();
+}
+
+/* A child process that has a log and fails; what is in the log then, the caller's. */
+static char *log_of(void (*body)(void)) {
+  char *path = ts_format("%s/log.txt", tap_directory()), *text;
+  size_t length;
+  pid_t child = fork();
+  if (child == 0) {
+    int nowhere = open("/dev/null", O_WRONLY);
+    dup2(nowhere, STDOUT_FILENO);
+    dup2(nowhere, STDERR_FILENO);
+    alarm(20);
+    ts_run_log *log = ts_run_log_begin(true);
+    ts_run_log_open(log, tap_directory(), true);
+    ts_set_failure_context(3, "node5", leave);
+    ts_log(TS_LOG_WARNING, "first");
+    body();
+    ts_run_log_end(&log, NULL);
+    _exit(0);
+  }
+  TS_CHECK(child > 0 && waitpid(child, NULL, 0) == child, "no child");
+  TS_CHECK(ts_read_file(path, 1 << 20, &text, &length, NULL) == TS_OK, "%s", path);
+  ts_free(path);
+  return text;
+}
+
+static void test_last_words(void) {
+  const struct {
+    void (*body)(void);
+    const char *what, *ends;
+  } rows[] = {
+      {end_well, "a run that ends", " warning: first\n"},
+      {die_plainly, "what ends a process", " error: rank 3 on node5: kernel.c:7: memory is gone\n    and so on\n"},
+      {die_keeping, "also where it holds the lock", " error: rank 3 on node5: keeper.c:8: of: a warning\n"},
+      {die_behind_the_end, "not of a log that has ended", " warning: first\n"}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+    char *text = log_of(rows[i].body);
+    size_t n = strlen(text), m = strlen(rows[i].ends);
+    tap_ok(n > m && strcmp(text + n - m, rows[i].ends) == 0 && strstr(text, " warning: first\n") != NULL, "log.txt: %s",
+           rows[i].what);
+    ts_free(text);
+  }
+}
+
 int main(void) {
   test_text();
   test_groups();
@@ -556,5 +633,6 @@ int main(void) {
   test_lag_pp();
   test_lag_messages();
   test_time_limit();
+  test_last_words();
   return tap_done();
 }

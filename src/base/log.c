@@ -89,31 +89,51 @@ static void keep_line(ts_log_level level, const char *text) {
   pthread_mutex_unlock(&kept.mutex);
 }
 
+static bool is_said(ts_log_level level) {
+  return state.speaks && level <= state.level;
+}
+
 /* A line is one write: a launcher merges what its ranks print, and threads of a rank print too. */
-void ts_log(ts_log_level level, const char *format, ...) {
+static void print_prefixed(ts_log_level level, const char *text) {
   static const char *const prefixes[] = {"tessera: error: ", "tessera: warning: ", "", ""};
-  if (!state.speaks || level > state.level) {
-    return;
-  }
-  char *text = NULL, *line = NULL;
-  va_list args;
-  va_start(args, format);
-  int length = vasprintf(&text, format, args);
-  va_end(args);
-  if (length < 0 || asprintf(&line, "%s%s\n", prefixes[level], text) < 0) {
+  char *line = NULL;
+  if (asprintf(&line, "%s%s\n", prefixes[level], text) < 0) {
     line = NULL; /* out of memory: what comes next says so */
   }
   pthread_mutex_lock(&mutex);
   show_status(NULL);
   FILE *to = level <= TS_LOG_WARNING ? stderr : stdout;
-  fputs(line != NULL ? line : format, to);
+  fputs(line != NULL ? line : text, to);
   fflush(to);
   pthread_mutex_unlock(&mutex);
-  if (line != NULL) {
-    keep_line(level, text);
-  }
-  free(text);
   free(line);
+}
+
+void ts_log(ts_log_level level, const char *format, ...) {
+  if (!is_said(level)) {
+    return;
+  }
+  char *text = NULL;
+  va_list args;
+  va_start(args, format);
+  int length = vasprintf(&text, format, args);
+  va_end(args);
+  if (length < 0) {
+    print_prefixed(level, format);
+    return;
+  }
+  print_prefixed(level, text);
+  keep_line(level, text);
+  free(text);
+}
+
+void ts_log_unkept(ts_log_level level, const char *text) {
+  if (is_said(level)) {
+    size_t length = strlen(text);
+    char *copy = strndup(text, length - (length > 0 && text[length - 1] == '\n'));
+    print_prefixed(level, copy != NULL ? copy : text);
+    free(copy);
+  }
 }
 
 double ts_seconds(void) {

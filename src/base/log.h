@@ -14,6 +14,10 @@
  * and ERROR on stderr.  A progress bar on the terminal is cleared first. Not collective. */
 void ts_log(ts_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/** Print a text of lines likewise, which no keeper is given: it would push out what is of more interest. Not
+ * collective. */
+void ts_log_unkept(ts_log_level level, const char *text);
+
 /** What keeps lines beside printing them: \a text has no newline at its end, and no prefix. */
 typedef void ts_log_keeper(void *user, ts_log_level level, const char *text);
 

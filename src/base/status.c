@@ -47,9 +47,9 @@ void ts_set_failure_context(int rank, const char *host, void (*abort)(int exit_c
   context.abort = abort;
 }
 
-static void (*failure_note)(const char *message);
+static void (*failure_note)(const char *where, const char *message);
 
-void ts_set_failure_note(void (*note)(const char *message)) {
+void ts_set_failure_note(void (*note)(const char *where, const char *message)) {
   failure_note = note;
 }
 
@@ -60,19 +60,20 @@ void ts_die(const char *file, int line, const char *format, ...) {
   } else {
     gethostname(host, sizeof host - 1);
   }
-  char message[2048];
+  char message[2048], where[512];
   va_list args;
   va_start(args, format);
   vsnprintf(message, sizeof message, format, args);
   va_end(args);
   if (context.rank >= 0) {
-    fprintf(stderr, "tessera: rank %d on %s: %s:%d: %s\n", context.rank, host, file, line, message);
+    snprintf(where, sizeof where, "rank %d on %s: %s:%d: ", context.rank, host, file, line);
   } else {
-    fprintf(stderr, "tessera: %s: %s:%d: %s\n", host, file, line, message);
+    snprintf(where, sizeof where, "%s: %s:%d: ", host, file, line);
   }
+  fprintf(stderr, "tessera: %s%s\n", where, message);
   fflush(stderr);
   if (failure_note != NULL) {
-    failure_note(message);
+    failure_note(where, message);
   }
   if (context.abort != NULL) {
     context.abort(1, message);

@@ -24,9 +24,10 @@
  */
 void ts_set_failure_context(int rank, const char *host, void (*abort)(int exit_code, const char *reason));
 
-/** Call \a note with the message of ts_die before the job is ended, from the thread that fails; NULL for none.  It must
- * not fail itself. Not collective. */
-void ts_set_failure_note(void (*note)(const char *message));
+/** Call \a note before ts_die ends the job, from the thread that fails; NULL for none.  It must not fail itself, nor
+ * take a lock: the thread may hold any.
+ * \param [in] note  Given the message, and where it comes from: "rank R on HOST: file:line: ". Not collective. */
+void ts_set_failure_note(void (*note)(const char *where, const char *message));
 
 /** Print "tessera: rank R on HOST: file:line: message" on stderr and end the job with exit code 1.  Not collective. */
 void ts_die(const char *file, int line, const char *format, ...) __attribute__((noreturn, format(printf, 3, 4)));

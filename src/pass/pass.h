@@ -90,8 +90,13 @@ extern const ts_pass ts_passes[];
 /** Called with the graph after each pass; for dumps. */
 typedef void ts_pass_observer(const char *pass, const ts_graph *graph, void *user);
 
-/** Run all passes of the list that apply, up to and including \a last (NULL: all).  A violation found by the verifier
- * is a programmer's mistake and ends the program, naming pass, node and rule. Not collective. */
+/** Run one pass: what it requires must be among the facts and what it conflicts with not, then those that it provides
+ * are.  The graph is verified behind it where it has changed (ts_graph.changes), and in a build with assertions always.
+ * A violation is a programmer's mistake and ends the program, naming pass, node and rule. Not collective. */
+void ts_pass_apply(const ts_pass *pass, ts_graph **graph, ts_pass_context *context, unsigned *facts);
+
+/** Run all passes of the list that apply, up to and including \a last (NULL: all), by ts_pass_apply. Not
+ * collective. */
 void ts_passes_run(ts_graph **graph, ts_pass_context *context, const char *last, ts_pass_observer *observer,
                    void *user);
 

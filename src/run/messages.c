@@ -12,7 +12,7 @@ void ts_messages_start(ts_bound_node *b) {
   b->untold = true;
 }
 
-/* Once a message: a line that was complete before is asked again where its place is needed, and at the end of a step. */
+/* Once a message: a line that was complete before is asked again where its place is needed, and behind a step. */
 static void tell_arrived(ts_executor *e, ts_bound_node *b) {
   const ts_executor_options *o = &e->options;
   if (b->untold && o->observer != NULL) {

@@ -6,8 +6,8 @@
  * world, its size of a gather is that of a shard times these, and its tput of an all_reduce is twice as large.  Mean
  * times and rates leave out a tenth at either end, as DeepSpeed's.  "straggler" is the mean of what this rank waited
  * for others: its time less the shortest of the group's for the same operation.  Of send and recv the time is what was
- * waited for, 0 where it had come or gone before; there is no rate and no straggler.  On GPUs, where the queue waits and
- * not the sender, recv alone is seen.
+ * waited for, 0 where it had come or gone before; there is no rate and no straggler.  On GPUs recv alone is seen, as
+ * no sender waits there.
  *
  * A node keeps at most KEPT of its times: when these are full every second goes, and only every second of those that
  * come is kept from then on.  Counts and totals are of all.

@@ -5,22 +5,23 @@
 #include "base/text.h"
 #include "io/rows.h"
 
+#include <fcntl.h>
+#include <limits.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 struct ts_run_log {
   ts_rows *rows; /* owned; NULL: not yet */
   ts_text early; /* what was said before there was a file */
 };
 
-static void add_now(ts_text *to) {
-  char text[32] = "?";
+static const char *print_now(char text[32]) {
   time_t now = time(NULL);
   struct tm local;
-  if (localtime_r(&now, &local) != NULL) {
-    strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &local);
-  }
-  ts_text_add(to, "%s ", text);
+  bool known = localtime_r(&now, &local) != NULL && strftime(text, 32, "%Y-%m-%d %H:%M:%S", &local) > 0;
+  return known ? text : "?";
 }
 
 /* A line break inside of a message is followed by blanks, so that a line with a time begins a message. */
@@ -33,8 +34,8 @@ static void add_dated(const char *prefix, const char *text, ts_text *to) {
   if (length == 0) {
     return;
   }
-  add_now(to);
-  ts_text_add(to, "%s", prefix);
+  char now[32];
+  ts_text_add(to, "%s %s", print_now(now), prefix);
   for (size_t i = 0; i < length; ++i) {
     ts_text_append(to, text + i, 1);
     if (text[i] == '\n') {
@@ -56,6 +57,52 @@ static void keep_message(void *user, ts_log_level level, const char *text) {
   }
   ts_text_free(&line);
 }
+
+/* ---- last words ---- */
+
+static struct {
+  char path[PATH_MAX];
+  atomic_bool named;
+} last;
+
+void ts_run_log_name(const char *run) {
+  atomic_store(&last.named, false);
+  if (run != NULL) {
+    int length = snprintf(last.path, sizeof last.path, "%s/" TS_RUN_LOG, run);
+    atomic_store(&last.named, length > 0 && length < (int) sizeof last.path);
+  }
+}
+
+/* As add_dated: a line break inside is followed by blanks, and one ends the text.  \return bytes, at most room. */
+static size_t indent_lines(const char *text, char *to, size_t room) {
+  size_t n = 0;
+  for (const char *c = text; *c != 0 && n + 6 < room; ++c) {
+    if (*c != '\n' || c[1] != 0) {
+      to[n++] = *c;
+    }
+    if (*c == '\n' && c[1] != 0) {
+      memset(to + n, ' ', 4);
+      n += 4;
+    }
+  }
+  to[n++] = '\n';
+  return n;
+}
+
+void ts_run_log_last(const char *where, const char *message) {
+  char now[32], line[8192];
+  int file = atomic_load(&last.named) ? open(last.path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY) : -1;
+  if (file < 0) {
+    return;
+  }
+  int n = snprintf(line, sizeof line / 2, "%s error: %s", print_now(now), where);
+  size_t begun = n < 0 ? 0 : strlen(line);
+  ssize_t written = write(file, line, begun + indent_lines(message, line + begun, sizeof line - begun));
+  (void) written; /* there is nobody to tell */
+  close(file);
+}
+
+/* ---- the log ---- */
 
 ts_run_log *ts_run_log_begin(bool keeps) {
   if (!keeps) {
@@ -94,6 +141,8 @@ void ts_run_log_open(ts_run_log *log, const char *run, bool over) {
       ts_rows_add(log->rows, log->early.text, log->early.length);
     }
     ts_log_keep(keep_message, log);
+    ts_run_log_name(run);
+    ts_set_failure_note(ts_run_log_last); /* until the watchdog has its own */
   }
   ts_text_free(&log->early);
   ts_error_clear(&err);
@@ -105,6 +154,7 @@ void ts_run_log_end(ts_run_log **log, const char *error) {
     return;
   }
   ts_log_keep(NULL, NULL);
+  ts_run_log_name(NULL);
   if (error != NULL && (*log)->rows != NULL) {
     keep_message(*log, TS_LOG_ERROR, error);
   }

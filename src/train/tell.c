@@ -96,6 +96,6 @@ void ts_tell_state(const ts_deck *deck, const ts_engine *engine) {
   ts_deck_print(deck, &text);
   ts_text_add(&text, "what became of it:\n");
   add_grid_and_program(ts_engine_program(engine), &text);
-  ts_tell_lines(text.text);
+  ts_log_unkept(TS_LOG_INFO, text.text); /* the run has deck.cfg */
   ts_text_free(&text);
 }

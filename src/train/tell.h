@@ -18,7 +18,7 @@ void ts_tell_memory_plan(const ts_engine *engine);
 void ts_tell_memory(ts_engine *engine, int64_t step);
 
 /** dump_state: the whole deck as it is understood, in a form that reads back to it, the grid, and the size of the
- * training program. Not collective. */
+ * training program; not for RUN/log.txt, which would be full of it. Not collective. */
 void ts_tell_state(const ts_deck *deck, const ts_engine *engine);
 
 #endif

@@ -418,6 +418,13 @@ static void draw_losses(ts_training *r) {
   ts_error_clear(&err);
 }
 
+/* What is said of rows that are lost, and of how curves are uploaded, is the run's, too. */
+static void close_tables(ts_training *r) {
+  ts_metrics_close(&r->metrics);
+  ts_monitors_close(&r->monitors);
+  ts_rows_close(&r->digests);
+}
+
 /* Every rank comes here with the same code. */
 static void end_watch(ts_training *r, int code, const ts_error *err) {
   const char *reason = code == TS_BAD_INPUT ? err->text : code == 1 ? r->failure : NULL;
@@ -444,6 +451,7 @@ int ts_train(ts_world *world, ts_deck *deck, const ts_train_options *options, ts
       draw_losses(&r);
     }
   }
+  close_tables(&r);
   ts_run_log_end(&r.log, code == TS_BAD_INPUT ? err->text : NULL); /* who sees that it has ended finds all */
   end_watch(&r, code, err);
   ts_training_close(&r);

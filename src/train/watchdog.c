@@ -5,6 +5,7 @@
 #include "slurm/launch.h"
 #include "slurm/time_left.h"
 #include "train/lag.h"
+#include "train/run_log.h"
 #include "train/status_file.h"
 
 #include <dirent.h>
@@ -221,8 +222,10 @@ static bool note_once(const char *text) {
   return true;
 }
 
-static void note_failure(const char *message) {
-  note_once(message);
+static void note_failure(const char *where, const char *message) {
+  if (note_once(message)) {
+    ts_run_log_last(where, message);
+  }
 }
 
 static void end_job(ts_watch *w, const char *excess) {
@@ -236,6 +239,7 @@ static void end_job(ts_watch *w, const char *excess) {
   }
   fprintf(stderr, "tessera: error: %s", text.text);
   fflush(stderr);
+  ts_run_log_last("", text.text);
   signal(SIGALRM, SIG_DFL); /* where the job cannot be ended, at least this process */
   alarm(ALARM);
   ts_die(__FILE__, __LINE__, "the job is ended: %s", excess);
@@ -406,6 +410,7 @@ void ts_watch_publish(ts_watch *w, int64_t first_step, int64_t steps) {
   }
   w->all->ops->barrier(w->all); /* what is written from now on is this job's */
   failed_path = ts_status_path(w->deck->run.directory, "@failed");
+  ts_run_log_name(w->deck->run.directory);
   ts_set_failure_note(note_failure);
   atomic_store(&w->published, true);
 }
@@ -461,6 +466,7 @@ void ts_watch_destroy(ts_watch **watch, const char *state, int64_t step, const c
       write_end(w, state, step, reason);
     }
     ts_set_failure_note(NULL);
+    ts_run_log_name(NULL);
     ts_free(failed_path);
     failed_path = NULL;
   }

@@ -158,7 +158,7 @@ static bool has_times(const ts_run_feed *f) {
   return f->last.observed <= 0;
 }
 
-static int has_loss(const view *v) {
+static int has_losses(const view *v) {
   return has_column(v->feed, "loss") || has_validation_loss(v->feed);
 }
 
@@ -419,7 +419,7 @@ typedef struct section {
 
 static const section sections[] = {
     {0, is_always, 1, draw_name},        {2, reason_lines, 1, draw_reason},    {1, is_always, 1, draw_progress},
-    {3, has_loss, 1, draw_loss},         {5, has_speed, 1, draw_speed},        {9, has_memory, 1, draw_memory},
+    {3, has_losses, 1, draw_loss},       {5, has_speed, 1, draw_speed},        {9, has_memory, 1, draw_memory},
     {8, has_learning, 1, draw_learning}, {10, knows_experts, 1, draw_experts}, {11, is_always, 1, draw_saved},
     {4, behind_lines, 2, draw_behind},   {6, curve_lines, 5, draw_loss_curve}, {13, speed_lines, 4, draw_speed_curve},
     {14, message_lines, 1, draw_blank},  {7, message_lines, 2, draw_messages}, {12, is_live, 1, draw_foot},
