@@ -199,23 +199,56 @@ static double tolerance_of(const ts_backend *set, const op_row *row, ts_dtype dt
   return dtype == TS_F32 ? row->tolerance : rounds ? unit : more ? 4 * unit : row->tolerance;
 }
 
-/* Run one variant on one thread against the reference, then on more threads against the first run: on 2 or on 3 in turn;
- * TEST_OPS_ALL is for both. */
+/* Made of other ops' kernels, which no one instruction set has all of. */
+static bool is_composed(ts_op op) {
+  return op == TS_OP_MLP || op == TS_OP_MLP_DX || op == TS_OP_ORTHOGONALIZE;
+}
+
+/* Of ops with many shapes each shape has some of the types and each type some shapes, by a row without a period: fp32
+ * and fp16, or bf16; on the stand-in one of the three, of what is made of other kernels too, and of ops with some
+ * shapes two.  TEST_OPS_ALL is for all of them. */
+static bool is_in_turn(const op_row *row, int variant, ts_dtype dtype) {
+  bool many = row->variants > 2 * OPS_SHAPES;
+  if (getenv("TEST_OPS_ALL") != NULL) {
+    return true;
+  }
+#ifdef STAND_IN
+  int type = dtype == TS_F32 ? 0 : dtype == TS_BF16 ? 1 : 2;
+  int turn = (variant + variant / 3 + variant / 9 + variant / 27) % 3; /* the sum of its digits to the base 3 */
+  many = many || is_composed(row->op);
+  return many ? turn == type : row->variants < OPS_SHAPES || turn != type;
+#else
+  return !many || (__builtin_popcount((unsigned) variant) + (dtype == TS_BF16)) % 2 == 0;
+#endif
+}
+
+/* On how many threads a shape is tried again: from this number to that one, 2 or 3 in turn; a device has none and does
+ * the same once more, which every other shape does on the stand-in.  TEST_OPS_ALL is for both. */
+static ts_interval threads_of(const ts_backend *set, int variant, ts_dtype dtype) {
+  const bool all = getenv("TEST_OPS_ALL") != NULL;
+  const int turn = (variant + (int) dtype) % 2;
+#ifdef STAND_IN
+  (void) set;
+  return (ts_interval){2, all || turn == 0 ? 1 : 0};
+#else
+  return set->device != NULL ? (ts_interval){2, 1} : all ? (ts_interval){2, 2} : (ts_interval){2 + turn, 1};
+#endif
+}
+
+/* Run one variant on one thread against the reference, then on more threads against the first run. */
 static double check_values(const ts_backend *set, const op_row *row, int variant, ts_dtype dtype, bool *same,
                            bool *clean) {
   run_case one = build(row, variant, dtype, 1), wide = in_doubles(&one);
   row->reference(&wide);
   *clean = run_kernel(set, &one) && leaves_rest(&one) && *clean;
   double worst = worst_output(&one, &wide, tolerance_of(set, row, dtype));
-  const bool all = getenv("TEST_OPS_ALL") != NULL && set->device == NULL;
-  const int least = all || set->device != NULL ? 2 : 2 + (variant + (int) dtype) % 2;
-  const int most = all ? 3 : least; /* a device has no threads: once more */
-  for (int threads = least; threads <= most; ++threads) {
-    run_case more = build(row, variant, dtype, threads);
+  const ts_interval more_threads = threads_of(set, variant, dtype);
+  for (int i = 0; i < more_threads.length; ++i) {
+    run_case more = build(row, variant, dtype, (int) more_threads.begin + i);
     *clean = run_kernel(set, &more) && *clean;
     forget_rest(&more, &wide);
-    for (int i = 0; i < one.n_out; ++i) {
-      *same = run_same(&one.out[i], more.out[i].data) && *same;
+    for (int k = 0; k < one.n_out; ++k) {
+      *same = run_same(&one.out[k], more.out[k].data) && *same;
     }
     destroy(&more);
   }
@@ -290,20 +323,6 @@ static bool is_left_out(ts_op op) {
 #else
   (void) op;
   return false;
-#endif
-}
-
-/* Of ops with many shapes each shape has some of the types and each type some shapes, by a row without a period: fp32
- * and fp16, or bf16; on the stand-in one of the three.  TEST_OPS_ALL is for all of them. */
-static bool is_in_turn(const op_row *row, int variant, ts_dtype dtype) {
-  if (row->variants <= 2 * OPS_SHAPES || getenv("TEST_OPS_ALL") != NULL) {
-    return true;
-  }
-#ifdef STAND_IN
-  int type = dtype == TS_F32 ? 0 : dtype == TS_BF16 ? 1 : 2;
-  return (variant + variant / 3 + variant / 9 + variant / 27) % 3 == type; /* the sum of its digits to the base 3 */
-#else
-  return (__builtin_popcount((unsigned) variant) + (dtype == TS_BF16)) % 2 == 0;
 #endif
 }
 
@@ -409,11 +428,6 @@ static void check_dropout(const ts_backend *set) {
 /* Products with an epilogue are only where a backend has them (pass/epilogue); of other ops no pass asks. */
 static bool is_optional(ts_op op) {
   return op == TS_OP_MATMUL_GELU || op == TS_OP_MATMUL_DGELU;
-}
-
-/* Made of other ops' kernels, which no one instruction set has all of. */
-static bool is_composed(ts_op op) {
-  return op == TS_OP_MLP || op == TS_OP_MLP_DX || op == TS_OP_ORTHOGONALIZE;
 }
 
 static bool has_products(const ts_backend *set) {
