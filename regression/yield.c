@@ -1,7 +1,7 @@
 /* Preloaded by run_test.  Who waits polls: MPICH without end where it waits itself (MPI_Init, new communicators, shared
  * memory), Tessera for a millisecond.  With more ranks than processors those who wait take what the others need, and a
- * processor that is given away comes back at once.  Here a rank that has polled in vain sleeps: engine/test_golden on four
- * ranks takes 25 s of two processors that are busy otherwise too, where it took 64. */
+ * processor that is given away comes back at once.  Here a rank that has polled in vain sleeps: engine/test_golden on
+ * four ranks takes 25 s of two processors that are busy otherwise too, where it took 64. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <sched.h>
