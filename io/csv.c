@@ -4,7 +4,9 @@
 #include "base/memory.h"
 #include "base/text.h"
 
+#include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -84,12 +86,42 @@ static void keep_rows(const char *text, const char *names, int64_t last, int n_n
   }
 }
 
+static ts_status refuse_columns(const char *path, ts_error *err) {
+  return ts_error_add(err, "%s: has other columns than this version writes; move it away to go on without it", path);
+}
+
+/* What a process that died left of a first line is no longer than all of it. */
+ts_status ts_csv_try_to_continue(const char *path, const char *names, ts_error *err) {
+  if (access(path, F_OK) != 0) {
+    return TS_OK;
+  }
+  FILE *file = fopen(path, "re");
+  size_t most = strlen(names), length = 0;
+  char *line = ts_malloc(most);
+  bool ok = file != NULL;
+  if (ok) {
+    length = fread(line, 1, most, file);
+    ok = ferror(file) == 0;
+  }
+  ts_status status = ok ? TS_OK : ts_error_add(err, "%s: cannot be read: %s", path, strerror(errno));
+  const char *end = memchr(line, '\n', length);
+  bool whole = end != NULL || length == most;
+  if (ok && whole && (end == NULL || count_new(line, (size_t) (end - line), names) < 0)) {
+    status = refuse_columns(path, err);
+  }
+  if (file != NULL) {
+    fclose(file);
+  }
+  ts_free(line);
+  return status;
+}
+
 static ts_status continue_table(const char *path, const char *text, size_t length, const char *names, int64_t last,
                                 ts_error *err) {
   const char *end = strchr(text, '\n');
   int n_new = end != NULL ? count_new(text, (size_t) (end - text), names) : 0;
   if (n_new < 0) {
-    return ts_error_add(err, "%s: has other columns than this version writes; move it away to go on without it", path);
+    return refuse_columns(path, err);
   }
   ts_text kept = {0};
   ts_text_add(&kept, "%s", ""); /* a file of nothing is written from something */

@@ -34,6 +34,11 @@ ts_status ts_csv_read(const char *path, ts_csv *csv, ts_error *err);
  *         written. */
 ts_status ts_csv_continue(const char *path, const char *names, int64_t last, ts_error *err);
 
+/** Could ts_csv_continue go on with the table?  To be asked before long work: its first line alone is read, nothing is
+ * changed.  Not collective.
+ * \return TS_BAD_INPUT with "PATH: reason": it has other columns, or cannot be read. */
+ts_status ts_csv_try_to_continue(const char *path, const char *names, ts_error *err);
+
 /** Number of the column \a name, or -1.  Not collective. */
 int ts_csv_column(const ts_csv *csv, const char *name);
 

@@ -109,13 +109,30 @@ static const ts_row_kind records = {"record", record_length};
 
 /* ---- the file ---- */
 
+/* NULL: it is no event file. */
+static const char *behind_prefix(const char *name) {
+  return strncmp(name, PREFIX, strlen(PREFIX)) == 0 ? name + strlen(PREFIX) : NULL;
+}
+
+bool ts_events_are_in(const char *directory) {
+  bool any = false;
+  DIR *all = opendir(directory);
+  for (struct dirent *entry; all != NULL && !any && (entry = readdir(all)) != NULL;) {
+    any = behind_prefix(entry->d_name) != NULL;
+  }
+  if (all != NULL) {
+    closedir(all);
+  }
+  return any;
+}
+
 /* The largest time in the names of the event files that are there; what has other digits is of no interest. */
 static long long latest_begin(const char *directory) {
   long long latest = 0;
   DIR *all = opendir(directory);
   for (struct dirent *entry; all != NULL && (entry = readdir(all)) != NULL;) {
-    const char *digits = entry->d_name + strlen(PREFIX);
-    if (strncmp(entry->d_name, PREFIX, strlen(PREFIX)) == 0 && strspn(digits, "0123456789") == SECONDS_DIGITS) {
+    const char *digits = behind_prefix(entry->d_name);
+    if (digits != NULL && strspn(digits, "0123456789") == SECONDS_DIGITS) {
       long long begin = strtoll(digits, NULL, 10);
       latest = begin > latest ? begin : latest;
     }

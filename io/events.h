@@ -17,9 +17,13 @@
 
 #include "base/status.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct ts_events ts_events;
+
+/** Has the directory an event file, whoever wrote it?  Not collective. */
+bool ts_events_are_in(const char *directory);
 
 /** Begin a file in an existing directory.  Not collective.
  * \param [in] from  The first step to come, not negative.  What earlier files of the directory have from it on is given

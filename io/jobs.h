@@ -34,7 +34,8 @@
   REAL(flops_full)         /* with all of it, 6 N + 12 L C T */                                                       \
   REAL(peak_flops)         /* FLOP/s of large products, over all ranks; 0: not known */                               \
   INTEGER(planned_bytes)   /* of the rank that needs most */                                                          \
-  TEXT(timeline)           /* profile.timeline, an absolute path; empty: none */
+  TEXT(timeline)           /* profile.timeline, an absolute path; empty: none */                                      \
+  TEXT(flops_report)       /* flops_profiler.output_file, likewise */
 
 #define TEXT(name) char *name;
 #define INTEGER(name) int64_t name;

@@ -67,20 +67,27 @@ static void append_span(reader *r, const json_t *event, int rank) {
   }
 }
 
-/* "], "otherData": {...}}": what stands behind the events. */
-static void read_other(ts_trace *t, const char *line) {
-  const char *step = strstr(line, "\"step\": "), *bound = strstr(line, "\"clock_bound_us\": ");
-  if (step != NULL) {
-    double n = strtod(step + strlen("\"step\": "), NULL);
-    t->step = n > 0 && n < 9e15 ? (int64_t) n : t->step;
-  }
-  if (bound != NULL) {
-    double us = strtod(bound + strlen("\"clock_bound_us\": "), NULL);
-    t->bound = us > 0 && us < 1e15 ? fmax(t->bound, 1e-6 * us) : t->bound;
-  }
+/* What stands behind the events; 0 for what is not said. */
+typedef struct other_data {
+  int64_t step, ranks;
+  double bound; /* seconds */
+} other_data;
+
+static double other_number(const char *line, const char *name) {
+  const char *at = strstr(line, name);
+  double value = at != NULL ? strtod(at + strlen(name), NULL) : 0;
+  return value > 0 && value < 9e15 ? value : 0;
 }
 
-static ts_status read_rank(reader *r, const char *path, int rank, ts_error *err) {
+/* "], "otherData": {...}}" */
+static other_data read_other(const char *line) {
+  return (other_data){.step = (int64_t) other_number(line, "\"step\": "),
+                      .ranks = (int64_t) other_number(line, "\"ranks\": "),
+                      .bound = 1e-6 * other_number(line, "\"clock_bound_us\": ")};
+}
+
+static ts_status read_rank(reader *r, const char *path, int rank, other_data *other, ts_error *err) {
+  *other = (other_data){0};
   FILE *file = fopen(path, "r");
   if (file == NULL) {
     return ts_error_add(err, "%s: cannot be read: %s", path, strerror(errno));
@@ -96,7 +103,7 @@ static ts_status read_rank(reader *r, const char *path, int rank, ts_error *err)
     if (json_is_object(event)) {
       append_span(r, event, rank);
     } else if (strstr(line, "\"otherData\"") != NULL) {
-      read_other(r->trace, line);
+      *other = read_other(line);
     }
     json_decref(event);
   }
@@ -118,22 +125,43 @@ static void begin_at_zero(ts_trace *t) {
   t->seconds = t->n > 0 ? last - first : 0;
 }
 
+/* A file of another step was left by another run: what it has goes again. */
+static ts_status read_other_rank(reader *r, const char *path, int rank, ts_error *err) {
+  ts_trace *t = r->trace;
+  other_data other;
+  const int64_t spans = t->n;
+  const int ops = t->n_ops;
+  ts_status status = read_rank(r, path, rank, &other, err);
+  if (status == TS_OK && other.step == t->step) {
+    t->bound = fmax(t->bound, other.bound);
+    t->n_ranks = rank + 1;
+    ++t->n_read;
+  } else {
+    t->n = spans;
+    while (t->n_ops > ops) {
+      ts_free(t->op[--t->n_ops]);
+    }
+  }
+  return status;
+}
+
 ts_status ts_trace_read(const char *path, ts_trace *trace, ts_error *err) {
   *trace = (ts_trace){0};
   reader r = {.trace = trace};
-  ts_status status = read_rank(&r, path, 0, err);
+  other_data first;
+  ts_status status = read_rank(&r, path, 0, &first, err);
+  trace->n_ranks = trace->n_read = status == TS_OK;
+  trace->step = first.step;
+  trace->bound = first.bound;
   bool more = status == TS_OK;
-  trace->n_ranks = more;
-  for (int rank = 1; more; ++rank) {
+  for (int rank = 1; more && (first.ranks == 0 || rank < first.ranks); ++rank) {
     char *other = ts_format("%s.rank%d", path, rank);
-    more = access(other, F_OK) == 0;
-    if (more && rank < TS_TRACE_RANKS) {
-      status = read_rank(&r, other, rank, err);
-      more = status == TS_OK;
-      trace->n_ranks += more;
-    } else if (more) {
-      ++trace->n_left;
+    bool there = access(other, F_OK) == 0;
+    if (there && rank < TS_TRACE_RANKS) {
+      status = read_other_rank(&r, other, rank, err);
     }
+    trace->n_left += there && rank >= TS_TRACE_RANKS;
+    more = status == TS_OK && (there || (first.ranks > 0 && rank < TS_TRACE_RANKS));
     ts_free(other);
   }
   begin_at_zero(trace);

@@ -18,7 +18,8 @@ typedef struct ts_span {
 
 /** All that was seen; zero is empty. */
 typedef struct ts_trace {
-  int n_ranks; /**< Whose files were read. */
+  int n_ranks; /**< One more than the last rank whose file was read. */
+  int n_read;  /**< Files that were read: fewer where one is not there, or of another step. */
   int n_ops;
   char **op; /**< Owned; names of kinds. */
   int64_t n;
@@ -32,7 +33,9 @@ typedef struct ts_trace {
 /** Ranks and spans that are read at most. */
 enum { TS_TRACE_RANKS = 256, TS_TRACE_SPANS = 4000000 };
 
-/** Read PATH and PATH.rank1, PATH.rank2, ... as far as they are there.
+/** Read PATH, and PATH.rank1, PATH.rank2, ... of the ranks that PATH says the run had, as far as they are of the same
+ * step: an earlier run may have left some of the name.  Where PATH says no number they are read as far as they are
+ * there.
  * \param [out] trace  The caller's, end with ts_trace_clear in any case; empty where PATH is no timeline.
  * \return TS_BAD_INPUT with "PATH: reason": it cannot be read. Not collective. */
 ts_status ts_trace_read(const char *path, ts_trace *trace, ts_error *err);

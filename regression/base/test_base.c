@@ -8,7 +8,9 @@
 #include "regression/tap.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static void test_philox(void) {
   static const struct {
@@ -293,10 +295,39 @@ static void test_text(void) {
   tap_note("%.4f seconds", ts_seconds() - start);
 }
 
+static bool has_full_path(const char *path, const char *expected) {
+  char *full = ts_full_path(path);
+  bool same = strcmp(full, expected) == 0;
+  if (!same) {
+    tap_note("%s is %s, not %s", path, full, expected);
+  }
+  ts_free(full);
+  return same;
+}
+
+static void test_full_path(void) {
+  char *here = realpath(".", NULL), *there = realpath(tap_directory(), NULL);
+  char *link = ts_format("%s/link", there), *real = ts_format("%s/real", there), *in = ts_format("%s/in/x", real);
+  char *by_link = ts_format("%s/./in//y/../x", link), *plain = ts_format("%s/not here", here);
+  TS_CHECK(here != NULL && ts_make_directory(real, NULL) == TS_OK && symlink("real", link) == 0, "%s", link);
+  tap_ok(has_full_path(link, real) && has_full_path(by_link, in) && has_full_path("not here", plain) &&
+             has_full_path("nor/../there/../not here/", plain) && has_full_path("", "") && has_full_path("/", "/") &&
+             has_full_path("/nonexistent/../x", "/x") && has_full_path("/../nonexistent", "/nonexistent"),
+         "a full path, also of what is not there yet");
+  ts_free(plain);
+  ts_free(by_link);
+  ts_free(in);
+  ts_free(real);
+  ts_free(link);
+  free(there);
+  free(here);
+}
+
 static void test_files(void) {
   ts_error err = {0};
   char *path = ts_format("%s/a/b/file", tap_directory()), *parent = ts_format("%s/a/b", tap_directory()), *text;
   size_t length;
+  test_full_path();
   tap_ok(ts_make_directory(parent, &err) == TS_OK && ts_make_directory(parent, &err) == TS_OK,
          "make a directory twice");
   tap_ok(ts_write_file(path, "x\0y", 3, &err) == TS_OK && ts_read_file(path, 3, &text, &length, &err) == TS_OK &&

@@ -202,6 +202,18 @@ static void test_full_disk(void) {
   ts_free(directory);
 }
 
+static void test_are_in(void) {
+  char *directory = make_events_directory("are in"), *other = ts_format("%s/run_id", directory);
+  ts_events *events;
+  TS_CHECK(ts_write_file(other, "x", 1, NULL) == TS_OK, "%s", other);
+  bool before = ts_events_are_in(directory) || ts_events_are_in("/nonexistent/there");
+  TS_CHECK(ts_events_open(directory, 1, &events, NULL) == TS_OK, "%s", directory);
+  tap_ok(!before && ts_events_are_in(directory), "a directory with an event file is told from one without");
+  ts_events_close(&events);
+  ts_free(other);
+  ts_free(directory);
+}
+
 static void test_refused(void) {
   ts_events *events;
   ts_error err = {0};
@@ -230,6 +242,7 @@ int main(int argc, char **argv) {
   test_golden();
   test_order();
   test_full_disk();
+  test_are_in();
   test_refused();
   tap_ok(ts_memory_live() == 0, "nothing is left allocated");
   return tap_done();

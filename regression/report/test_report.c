@@ -225,6 +225,37 @@ static void test_series(const ts_report_run *run) {
 
 /* ---- timelines ---- */
 
+/* A timeline of rank \a rank, of one span of a kind of its own. */
+static void write_rank(const char *path, int rank, int64_t step, int ranks) {
+  char *mine = rank == 0 ? ts_strdup(path) : ts_format("%s.rank%d", path, rank), *op = ts_format("op%d", rank);
+  ts_timeline *timeline;
+  const ts_timeline_clock clock = {.step = step, .ranks = ranks, .bound = rank};
+  TS_CHECK(ts_timeline_open(mine, rank, -1, &clock, &timeline, NULL) == TS_OK, "opened");
+  ts_timeline_event(timeline, "a", op, TS_TIMELINE_COMPUTATION, 10 + rank, 1);
+  ts_timeline_close(&timeline);
+  ts_free(op);
+  ts_free(mine);
+}
+
+/* Files that a larger run, or another step, has left. */
+static void test_stale_ranks(const char *path) {
+  ts_trace trace;
+  write_rank(path, 0, 7, 3);
+  write_rank(path, 1, 3, 4);
+  write_rank(path, 2, 7, 3);
+  write_rank(path, 3, 7, 4);
+  ts_status status = ts_trace_read(path, &trace, NULL);
+  tap_ok(status == TS_OK && trace.step == 7 && trace.n_read == 2 && trace.n_ranks == 3 && trace.n == 2 &&
+             trace.n_ops == 2 && trace.bound == 2 && trace.span[0].rank == 0 && trace.span[1].rank == 2,
+         "ranks of another step, and beyond those of the run, are none of it");
+  ts_trace_clear(&trace);
+  char *lies = ts_format("%s/lies.json", tap_directory());
+  write_file(tap_directory(), "lies.json", "], \"otherData\": {\"step\": 1, \"ranks\": 9e15}}");
+  tap_ok(ts_trace_read(lies, &trace, NULL) == TS_OK && trace.n_read == 1, "a number of ranks that cannot be ends");
+  ts_trace_clear(&trace);
+  ts_free(lies);
+}
+
 static void test_trace(void) {
   char *path = ts_format("%s/t.json", tap_directory());
   ts_trace trace;
@@ -259,6 +290,7 @@ static void test_trace(void) {
   status = ts_trace_read(path, &trace, NULL);
   tap_ok(status == TS_OK && trace.n == 2, "what is no span is passed over");
   ts_trace_clear(&trace);
+  test_stale_ranks(path);
   tap_ok(ts_trace_read("/nonexistent", &trace, NULL) == TS_BAD_INPUT, "a file that is not there is an error");
   ts_trace_clear(&trace);
   ts_free(path);

@@ -105,7 +105,7 @@ test_times() {
 Train_Samples_elapsed_time_ms_backward Train_Samples_elapsed_time_ms_backward_allreduce \
 Train_Samples_elapsed_time_ms_backward_inner Train_Samples_elapsed_time_ms_forward Train_Samples_elapsed_time_ms_step \
 Train_Samples_loss_scale Train_Samples_lr Train_Samples_train_loss"
-  ok "one rank writes" is "$(find boards/timed -type f | wc -l)" 1
+  ok "one rank writes" is "$(find boards/timed -name 'events.out.*' | wc -l)" 1
   ok "the scale is that of metrics.csv" is "$(column timed/Train_Samples_loss_scale.csv 2)" "$(of_metrics timed 15)"
   ok "the backward is its two parts" parts_add_up
   agree timed
@@ -158,7 +158,7 @@ test_killed() {
   ok "with the loss of metrics.csv" is "$(column killed/Train_Samples_train_loss.csv 2)" "$(of_metrics killed 3)"
   ok "times end where the run went on without" \
     each_once killed/Train_Samples_elapsed_time_ms_forward.csv $((4 * from))
-  ok "three lives have three event files" is "$(find boards/killed -type f | wc -l)" 3
+  ok "three lives have three event files" is "$(find boards/killed -name 'events.out.*' | wc -l)" 3
   agree killed
 }
 
@@ -167,11 +167,22 @@ test_killed() {
 test_refused() {
   train other 2 --set csv_monitor.job_name=plain
   ok "tables of another run are refused" said 2 \
-    'csv_monitor.job_name: tables/plain/Train_Samples_train_loss.csv is of another run; choose another'
+    'csv_monitor.job_name: tables/plain is of another run, .*/plain; choose another csv_monitor.job_name or output_path'
   ok "before anything is written" [ ! -e other ]
   ok "and are as they were" each_once plain/Train_Samples_lr.csv 24
   train plain 8 --set csv_monitor.job_name=timed --resume auto
-  ok "also where a run that goes on turns to them" said 2 'tables/timed/.* is of another run'
+  ok "also where a run that goes on turns to them" said 2 'tables/timed is of another run, .*/timed;'
+  mkdir tables/theirs boards/theirs
+  echo step,lr > tables/theirs/Train_Samples_lr.csv
+  : > boards/theirs/events.out.tfevents.1.host.1.0
+  train other 2 --set csv_monitor.job_name=theirs
+  ok "tables of nobody known too" said 2 \
+    'csv_monitor.job_name: tables/theirs/Train_Samples_lr.csv is of another run; choose another'
+  train other 2 --set tensorboard.job_name=plain
+  ok "and event files" said 2 'tensorboard.job_name: boards/plain is of another run, .*/plain; choose another'
+  train other 2 --set tensorboard.job_name=theirs
+  ok "of nobody known" said 2 'tensorboard.job_name: boards/theirs/events.out.tfevents.\* is of another run; choose'
+  ok "before anything is written" both '[ ! -e other ]' 'is "$(find tables/theirs boards/theirs -type f | wc -l)" 2'
   : > file
   train other 2 --set csv_monitor.output_path=file
   ok "a file in the way of tables" said 2 'csv_monitor.output_path: file/other cannot be made or written: .*directory'
@@ -190,14 +201,94 @@ test_refused() {
   fi
 }
 
+# ---- runs that share a name ----
+
+# in DIRECTORY RUN STEPS WORD...: a run of DIRECTORY's, with tables where DeepSpeed has them.
+in_directory() {
+  place=$1
+  directory=$2
+  steps=$3
+  shift 3
+  run env -C "$place" "$tessera" train "$work/tiny.cfg" --set data.path="$work/text.txt" --set run.directory="$directory" \
+    --set run.steps="$steps" --set run.evaluate_every=0 --set csv_monitor.enabled=true "$@"
+}
+rows() { wc -l < "$1/DeepSpeedJobName/Train_Samples_lr.csv"; }
+
+test_places() {
+  mkdir one two
+  in_directory one "$work/first" 3
+  in_directory two "$work/second" 9
+  in_directory two "$work/first" 6 --resume auto
+  ok "a run that goes on elsewhere finds no tables of its own" said 2 \
+    'csv_monitor.job_name: DeepSpeedJobName is of another run, .*/second;'
+  ok "and cuts none" is "$(rows two) $(rows one)" "10 4"
+  in_directory one "$work/first" 6 --resume auto
+  ok "where it was it goes on" both clean 'is "$(rows one)" 7'
+  mv one moved
+  mv first later
+  in_directory moved "$work/later" 8 --resume auto
+  ok "also when both were moved" both clean 'is "$(rows moved)" 9'
+  cp -r later copy
+  in_directory moved "$work/copy" 9 --resume auto
+  ok "the copy of a run is another one" both "said 2 'is of another run, .*/'" 'is "$(rows moved)" 9'
+}
+
+# Both ask before either has made anything.
+test_at_once() {
+  for name in left right; do
+    mkdir "$scratch/$name"
+    (
+      scratch=$scratch/$name
+      in_directory . "$name" 20 --set csv_monitor.job_name=shared
+    ) &
+  done
+  wait
+  ok "of two runs that begin at once one has the tables" is "$(find left right -name latest | wc -l)" 1
+  ok "the other says why not" grep -hq 'csv_monitor.job_name: shared is of another run, .*; choose' "$scratch/left/err" "$scratch/right/err"
+  ok "alone" both each_shared_once "is $(find left right -name metrics.csv -size +1k | wc -l) 1"
+}
+each_shared_once() { [ "$(tail -n +2 shared/Train_Samples_lr.csv | cut -d, -f1 | paste -s -d ' ' -)" = "$(seq -s ' ' 4 4 80)" ]; }
+
+test_heads() {
+  train heads 3
+  deck=$(cksum heads/deck.cfg)
+  sed -i '1s/.*/samples,value/' tables/heads/Train_Samples_lr.csv
+  train heads 6 --resume auto
+  ok "a table with another head is refused" said 2 \
+    'csv_monitor.output_path: tables/heads/Train_Samples_lr.csv: has other columns'
+  ok "before the run's deck is another" is "$(cksum heads/deck.cfg)" "$deck"
+  printf 'step,' > tables/heads/Train_Samples_lr.csv
+  train heads 6 --resume auto
+  ok "half a head is what a process that died may leave" clean
+}
+
+test_observed() {
+  train observed 5 --set profile.timeline=trace.json --set wall_clock_breakdown=true --set run.evaluate_every=0
+  ok "an observed step, the third" both clean 'is "$(column observed/Train_Samples_lr.csv 1)" "4 8 12 16 20"'
+  for name in Tessera_Samples_step_seconds Tessera_Samples_tokens_per_second Tessera_Samples_mfu \
+    Train_Samples_elapsed_time_ms_forward Train_Samples_elapsed_time_ms_step; do
+    ok "$name does not have it" is "$(column observed/$name.csv 1)" "4 8 16 20"
+  done
+  agree observed
+}
+
 # ---- wandb, comet, places ----
+
+# What a shell makes of the command that was said last, a word a line.
+uploaded() {
+  (
+    wandb() { printf '[%s]\n' "$@"; }
+    eval "$(grep '^wandb sync' "$scratch/out" | tail -n 1)"
+  )
+}
 
 test_wandb() {
   run "$tessera" train tiny.cfg --set run.directory='a run' --set run.steps=2 --set wandb.enabled=true \
     --set wandb.team=us --set wandb.group=many --set comet.enabled=true
   ok "wandb.enabled alone writes event files into the run" [ -n "$(ls 'a run/events')" ]
-  ok "and says at the beginning and the end how they are uploaded" is "$(grep -Fc \
-    "upload with: wandb sync --sync-tensorboard --project deepspeed --entity us 'a run/events'" "$scratch/out")" 2
+  ok "and says at the beginning and the end how they are uploaded" is "$(grep -Fxc \
+    "wandb sync --sync-tensorboard --project deepspeed --entity us 'a run/events'" "$scratch/out")" 2
+  ok "in the log on a line of its own, too" grep -q '^ *wandb sync .* .a run/events.$' 'a run/log.txt'
   ok "and that there is no group" grep -q 'no option for group many' "$scratch/out"
   ok "comet.enabled: no effect, once" is "$(cat "$scratch/out" "$scratch/err" | grep -c 'comet.enabled: no effect')" 1
   run "$tessera" train tiny.cfg --set run.directory=defaults --set run.steps=2 --set tensorboard.enabled=true \
@@ -205,6 +296,14 @@ test_wandb() {
   ok "without a path both are where the run was started, with DeepSpeed's name" \
     [ -s DeepSpeedJobName/Train_Samples_lr.csv -a -n "$(find DeepSpeedJobName -name 'events.out.tfevents.*')" ]
   ok "and wandb uploads what is there" grep -q -- '--project deepspeed DeepSpeedJobName' "$scratch/out"
+  run "$tessera" train tiny.cfg --set "run.directory='strange
+%s \\ run'" --set run.steps=2 --set wandb.enabled=true --set wandb.group="\$(x)"
+  ok "any name becomes one word of a shell" is "$(uploaded)" "[sync]
+[--sync-tensorboard]
+[--project]
+[deepspeed]
+['strange
+%s \\ run'/events]"
   run "$tessera" train tiny.cfg --set run.directory=off --set run.steps=2
   ok "without monitors nothing is written" is "$(find off -mindepth 1 -maxdepth 1 | wc -l)" \
     "$(find 'a run' -mindepth 1 -maxdepth 1 ! -name events | wc -l)"
@@ -214,5 +313,9 @@ test_curves
 test_times
 test_killed
 test_refused
+test_places
+test_at_once
+test_heads
+test_observed
 test_wandb
 finish

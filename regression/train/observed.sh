@@ -121,6 +121,60 @@ test_flops() {
   ok "a run that goes on is behind that step, and its report stays" both 'gave 0' "grep -q '^flops_profiler: step 5 ' report.txt"
 }
 
+# refused NAME EXPRESSION RUN WORD...: a run that says so, and ends.
+refused() {
+  what=$1
+  expression=$2
+  shift 2
+  train 1 "$@" --set run.steps=6 --set flops_profiler.enabled=true
+  ok "$what" said 2 "$expression"
+}
+
+test_overwritten() {
+  train 1 goes_on --set run.steps=4 --set flops_profiler.enabled=true --set flops_profiler.output_file=own.txt --set profile.timeline=own.json
+  ok "a run with both files" clean
+  echo mine > precious.txt
+  cp precious.txt p2.json
+  refused "a run that goes on spares what it did not name" 'flops_profiler.output_file: precious.txt exists already' \
+    goes_on --resume auto --set flops_profiler.output_file=precious.txt
+  refused "under any key" 'profile.timeline: p2.json exists already' goes_on --resume auto --set profile.timeline=p2.json
+  refused "what it named under the other key" 'profile.timeline: own.txt exists already' \
+    goes_on --resume auto --set flops_profiler.output_file=new.txt --set profile.timeline=own.txt
+  mkdir elsewhere
+  cp precious.txt elsewhere/own.txt
+  run env -C elsewhere "$tessera" train "$work/tiny.cfg" --set data.path="$work/text.txt" --set run.directory="$work/goes_on" \
+    --set run.steps=6 --resume auto --set flops_profiler.enabled=true --set flops_profiler.output_file=own.txt
+  ok "and what has the name elsewhere" said 2 'flops_profiler.output_file: own.txt exists already'
+  ok "they are as they were" is "$(cat precious.txt p2.json elsewhere/own.txt | sort -u)" mine
+  train 1 goes_on --set run.steps=8 --resume auto --set flops_profiler.enabled=true --set flops_profiler.profile_step=5 \
+    --set flops_profiler.output_file=./own.txt --set profile.timeline="$work/own.json"
+  ok "its own it writes again" both clean "grep -q 'step 6 as' own.txt"
+  cp precious.txt p.json.rank1
+  train 2 refused --set profile.timeline=p.json
+  ok "each rank's file is looked for" said 2 'profile.timeline: p.json.rank1 exists already'
+  ok "and spared" both 'is "$(cat p.json.rank1)" mine' '[ ! -e p.json ]'
+  refused "both are one file" 'flops_profiler.output_file: ./new is a file of profile.timeline' refused \
+    --set flops_profiler.output_file=./new --set profile.timeline=new
+  refused "or one of a rank's" 'new.rank3 is a file of profile.timeline' refused \
+    --set flops_profiler.output_file=new.rank3 --set profile.timeline=new
+}
+
+# Whatever a run leaves that shows all it can is its own.
+test_own_names() {
+  train 1 full --set flops_profiler.enabled=true --set comms_logger.enabled=true --set debug.digest_every=2 --set wandb.enabled=true \
+    --set csv_monitor.enabled=true
+  ok "a run with all files" clean
+  for name in $(ls -A full) hf from/x STOP moe.csv report.html; do
+    refused "$name is the run's" "flops_profiler.output_file: refused/$name is a name that the run itself uses" refused \
+      --set flops_profiler.output_file="refused/$name"
+  done
+  refused "by whatever way" 'profile.timeline: .*/metrics.csv is a name that the run' refused \
+    --set profile.timeline="$work/full/../refused/./metrics.csv"
+  ok "nothing of these runs is there" [ ! -e refused ]
+  train 1 inside --set flops_profiler.enabled=true --set flops_profiler.output_file=inside/report.txt
+  ok "another name in the run's directory is fine" both clean '[ -s inside/report.txt ]'
+}
+
 test_said() {
   train 2 said --set dump_state=true --set memory_breakdown=true --set zero_optimization.stage=1 --set steps_per_print=3 \
     --set run.log_every=auto
@@ -141,5 +195,7 @@ test_said() {
 test_clock
 test_comms
 test_flops
+test_overwritten
+test_own_names
 test_said
 finish

@@ -100,6 +100,56 @@ bool ts_has_file(const char *directory, const char *name) {
   return there;
 }
 
+bool ts_is_same_file(const char *a, const char *b) {
+  struct stat one, other;
+  return stat(a, &one) == 0 && stat(b, &other) == 0 && one.st_dev == other.st_dev && one.st_ino == other.st_ino;
+}
+
+/* Go on from a directory by the words of a path. */
+static void follow_words(ts_text *to, const char *words) {
+  for (size_t length; *words != 0; words += length) {
+    words += strspn(words, "/");
+    length = strcspn(words, "/");
+    if (length == 2 && strncmp(words, "..", 2) == 0) {
+      const char *slash = strrchr(to->text, '/');
+      to->length = slash != NULL ? (size_t) (slash - to->text) : 0;
+      to->text[to->length] = 0;
+    } else if (length > 0 && !(length == 1 && words[0] == '.')) {
+      ts_text_add(to, "%s%.*s", ts_ends_in(to->text, "/") ? "" : "/", (int) length, words);
+    }
+  }
+}
+
+/* Cut the last word of a path; false: it has one alone. */
+static bool cut_last_word(char *path) {
+  size_t length = strlen(path);
+  while (length > 1 && path[length - 1] == '/') {
+    --length;
+  }
+  while (length > 1 && path[length - 1] != '/') {
+    --length;
+  }
+  bool shorter = path[length] != 0;
+  path[length] = 0;
+  return shorter;
+}
+
+char *ts_full_path(const char *path) {
+  if (path[0] == 0) {
+    return ts_strdup("");
+  }
+  char *whole = ts_format("%s%s", path[0] == '/' ? "" : "./", path), *begin = ts_strdup(whole), *there;
+  while ((there = realpath(begin, NULL)) == NULL && cut_last_word(begin)) {
+  }
+  ts_text full = {0};
+  ts_text_add(&full, "%s", there != NULL ? there : begin);
+  follow_words(&full, whole + strlen(begin));
+  free(there);
+  ts_free(begin);
+  ts_free(whole);
+  return full.text;
+}
+
 bool ts_ends_in(const char *text, const char *end) {
   size_t n = strlen(text), m = strlen(end);
   return n >= m && strcmp(text + n - m, end) == 0;

@@ -60,6 +60,13 @@ bool ts_has_file(const char *directory, const char *name);
  * collective. */
 char *ts_directory_name(const char *directory);
 
+/** Are both there, and one file or directory? Not collective. */
+bool ts_is_same_file(const char *a, const char *b);
+
+/** The same file by a path that says so from anywhere: without links, "." and "..", as far as it is there; what is not
+ * there yet is taken by its name.  Owned by the caller (ts_free); the empty path stays empty. Not collective. */
+char *ts_full_path(const char *path);
+
 /** Create a directory and its parents; existing ones are fine. Not collective. */
 ts_status ts_make_directory(const char *path, ts_error *err);
 

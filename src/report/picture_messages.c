@@ -70,12 +70,12 @@ bool ts_picture_messages(const ts_trace *trace, ts_text *html) {
   for (int i = 0; i < n && i < MOST_MESSAGE_ROWS; ++i) {
     const message_row *r = &row[i];
     const double each = r->seconds / (double) r->count;
-    const double numbers[] = {1e3 * r->seconds / trace->n_ranks, 1e3 * each, 1e3 * r->least, 1e3 * r->most};
+    const double numbers[] = {1e3 * r->seconds / trace->n_read, 1e3 * each, 1e3 * r->least, 1e3 * r->most};
     ts_text_add(html, "<tr>");
     ts_table_cell(html, "%s", trace->op[r->op]);
     ts_table_cell(html, "%s", ts_human_bytes(r->bytes, bytes));
     ts_table_cell(html, "%d", r->ranks);
-    ts_table_cell(html, "%.4g", (double) r->count / trace->n_ranks);
+    ts_table_cell(html, "%.4g", (double) r->count / trace->n_read);
     for (size_t k = 0; k < sizeof numbers / sizeof *numbers; ++k) {
       ts_table_cell(html, "%.3f", numbers[k]);
     }

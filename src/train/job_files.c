@@ -5,10 +5,8 @@
 #include "comm/comm_launch.h"
 #include "io/jobs.h"
 
-#include <limits.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 static const char *const purposes[TS_N_PURPOSES] = {
     [TS_PURPOSE_PARAMETER] = "parameters", [TS_PURPOSE_GRADIENT] = "gradients",
@@ -81,13 +79,6 @@ static void add_job_grid(const ts_mesh *mesh, ts_text *to) {
   ts_text_add(to, "%s", to->length > 0 ? "" : "dp 1");
 }
 
-/* Owned by the caller; the empty path stays empty. */
-static char *absolute_path(const char *path) {
-  char here[PATH_MAX];
-  bool relative = path[0] != 0 && path[0] != '/' && getcwd(here, sizeof here) != NULL;
-  return relative ? ts_format("%s/%s", here, path) : ts_strdup(path);
-}
-
 static ts_status add_job_line(const ts_training *r, int64_t planned, ts_error *err) {
   const ts_deck *deck = r->deck;
   const ts_program *p = ts_engine_program(r->engine);
@@ -96,7 +87,8 @@ static ts_status add_job_line(const ts_training *r, int64_t planned, ts_error *e
   ts_text grid = {0}, types = {0};
   add_job_grid(&r->mesh, &grid);
   ts_deck_add_types(deck, &types);
-  char *timeline = absolute_path(deck->profile.timeline);
+  char *timeline = ts_full_path(deck->profile.timeline);
+  char *flops_report = ts_full_path(deck->flops_profiler.enabled ? deck->flops_profiler.output_file : "");
   const ts_job job = {.step = r->at.step,
                       .began = (double) time(NULL),
                       .job = launch->job != NULL ? (char *) launch->job : "",
@@ -119,9 +111,11 @@ static ts_status add_job_line(const ts_training *r, int64_t planned, ts_error *e
                       .flops_full = p->flops_full_attention * of_one,
                       .peak_flops = r->peak,
                       .planned_bytes = planned,
-                      .timeline = timeline};
+                      .timeline = timeline,
+                      .flops_report = flops_report};
   ts_status status = ts_jobs_add(deck->run.directory, !r->resume.same_run, &job, err);
   ts_free(timeline);
+  ts_free(flops_report);
   ts_text_free(&grid);
   ts_text_free(&types);
   return status;

@@ -7,7 +7,9 @@
 #include "io/csv.h"
 #include "io/events.h"
 #include "io/rows.h"
+#include "io/run_mark.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <string.h>
@@ -16,7 +18,8 @@
 
 /* ---- the curves ---- */
 
-enum { ALWAYS, SCALED, TIMED, VALIDATED }; /* when a curve is written */
+/* When a curve is written: CLOCKED, too, at any step whose times are a measure. */
+enum { ALWAYS, CLOCKED, SCALED, TIMED, VALIDATED };
 
 #define DEEPSPEED "Train/Samples/"
 #define TIME DEEPSPEED "elapsed_time_ms_"
@@ -34,9 +37,9 @@ enum { ALWAYS, SCALED, TIMED, VALIDATED }; /* when a curve is written */
   X(BACKWARD_ALLREDUCE, TIMED, TIME "backward_allreduce", 1e3 * r->exposed_seconds)                     \
   X(STEP, TIMED, TIME "step", 1e3 * r->update_seconds)                                                  \
   X(GRAD_NORM, ALWAYS, OURS "grad_norm", m->grad_norm)                                                  \
-  X(STEP_SECONDS, ALWAYS, OURS "step_seconds", m->step_seconds)                                         \
-  X(TOKENS_PER_SECOND, ALWAYS, OURS "tokens_per_second", m->tokens_per_second)                          \
-  X(MFU, ALWAYS, OURS "mfu", m->mfu)                                                                    \
+  X(STEP_SECONDS, CLOCKED, OURS "step_seconds", m->step_seconds)                                        \
+  X(TOKENS_PER_SECOND, CLOCKED, OURS "tokens_per_second", m->tokens_per_second)                         \
+  X(MFU, CLOCKED, OURS "mfu", m->mfu)                                                                   \
   X(PEAK_BYTES, ALWAYS, OURS "peak_bytes", (double) m->peak_bytes)                                      \
   X(SKIPPED, ALWAYS, OURS "skipped", (double) m->skipped)                                               \
   X(EVAL_LOSS, VALIDATED, DEEPSPEED "eval_loss", NAN)
@@ -65,7 +68,7 @@ struct ts_monitors {
   bool written[N_CURVES];
   ts_events *events;        /* NULL: none */
   ts_rows *table[N_CURVES]; /* NULL: none */
-  char *upload;             /* owned: the command; NULL without wandb */
+  char *upload;             /* owned: what is said of it; NULL without wandb */
 };
 
 /* ---- directories ---- */
@@ -98,6 +101,10 @@ static char *table_path(const char *directory, const char *tag) {
   return path;
 }
 
+static char *table_head(int curve) {
+  return ts_format("step,%s\n", strrchr(curves[curve].tag, '/') + 1);
+}
+
 static void cut_to_parent(char *path) {
   char *slash = strrchr(path, '/');
   if (slash == NULL) {
@@ -125,85 +132,12 @@ static ts_status try_directory(const ts_deck *deck, const char *key, const char 
   return status;
 }
 
-static ts_status make_monitor_directory(const ts_deck *deck, const char *key, const char *path, ts_error *err) {
-  ts_error why = {0};
-  ts_status status = ts_make_directory(path, &why);
-  if (status != TS_OK) {
-    ts_deck_error(deck, key, err, "%s", why.text);
-  }
-  ts_error_clear(&why);
-  return status;
-}
-
-/* ---- whose tables ---- */
-
-/* Did the life before this one have its tables there?  Its deck says so; one that cannot be read is trusted. */
-static bool had_tables(const ts_deck *deck, const char *directory) {
-  char *path = ts_format("%s/deck.cfg", deck->run.directory), *text = NULL;
-  size_t length;
-  ts_deck *before = NULL;
-  bool had = true;
-  if (ts_read_file(path, 1 << 24, &text, &length, NULL) == TS_OK &&
-      ts_deck_read_text(deck->run.directory, text, NULL, 0, &before, NULL) == TS_OK) {
-    char *there = tables_directory(before);
-    had = before->csv_monitor.enabled && strcmp(there, directory) == 0;
-    ts_free(there);
-  }
-  ts_deck_destroy(&before);
-  ts_free(text);
-  ts_free(path);
-  return had;
-}
-
-/* Tables of another run are neither cut nor mixed with ours. */
-static ts_status refuse_foreign_tables(const ts_deck *deck, const ts_monitors_begin *begin, const char *directory,
-                                       ts_error *err) {
-  bool own = begin->again && had_tables(deck, directory);
-  ts_status status = TS_OK;
-  for (int i = 0; i < N_CURVES && status == TS_OK && !own; ++i) {
-    char *path = table_path(directory, curves[i].tag);
-    if (access(path, F_OK) == 0) {
-      status = ts_deck_error(
-          deck, "csv_monitor.job_name", err,
-          "%s is of another run; choose another csv_monitor.job_name or output_path, or move it away", path);
-    }
-    ts_free(path);
-  }
-  return status;
-}
-
-ts_status ts_monitors_check(const ts_deck *deck, const ts_monitors_begin *begin, ts_error *err) {
-  ts_status status = TS_OK;
-  if (deck->tensorboard.enabled) {
-    char *directory = events_directory(deck);
-    status = try_directory(deck, "tensorboard.output_path", directory, err);
-    ts_free(directory);
-  }
-  if (status == TS_OK && deck->csv_monitor.enabled) {
-    char *directory = tables_directory(deck);
-    status = try_directory(deck, "csv_monitor.output_path", directory, err);
-    status = status == TS_OK ? refuse_foreign_tables(deck, begin, directory, err) : status;
-    ts_free(directory);
-  }
-  return status;
-}
-
-/* ---- beginning ---- */
-
-static void choose_curves(ts_monitors *m, const ts_deck *deck) {
-  bool is[] = {[ALWAYS] = true,
-               [SCALED] = ts_deck_loss_scaler(deck).rule != TS_LOSS_SCALE_NONE,
-               [TIMED] = deck->wall_clock_breakdown || deck->flops_profiler.enabled,
-               [VALIDATED] = deck->run.evaluate_every > 0};
-  for (int i = 0; i < N_CURVES; ++i) {
-    m->written[i] = is[curves[i].when];
-  }
-}
+/* ---- files ---- */
 
 /* A table that is not written any more is cut all the same. */
 static ts_status open_monitor_table(ts_monitors *m, const char *directory, int i, const ts_monitors_begin *begin,
                                     ts_error *err) {
-  char *path = table_path(directory, curves[i].tag), *names = ts_format("step,%s\n", strrchr(curves[i].tag, '/') + 1);
+  char *path = table_path(directory, curves[i].tag), *names = table_head(i);
   ts_status status = begin->again ? ts_csv_continue(path, names, begin->samples, err) : TS_OK;
   if (status == TS_OK && m->written[i]) {
     status = ts_rows_open(path, false, names, &m->table[i], err);
@@ -213,74 +147,240 @@ static ts_status open_monitor_table(ts_monitors *m, const char *directory, int i
   return status;
 }
 
-static ts_status open_all_tables(ts_monitors *m, const ts_deck *deck, const ts_monitors_begin *begin, ts_error *err) {
-  const char *key = "csv_monitor.output_path";
-  char *directory = tables_directory(deck);
-  ts_error why = {0};
-  ts_status status = make_monitor_directory(deck, key, directory, err);
+static ts_status open_all_tables(ts_monitors *m, const char *directory, const ts_monitors_begin *begin, ts_error *err) {
+  ts_status status = TS_OK;
   for (int i = 0; i < N_CURVES && status == TS_OK; ++i) {
-    status = open_monitor_table(m, directory, i, begin, &why);
+    status = open_monitor_table(m, directory, i, begin, err);
   }
+  return status;
+}
+
+static ts_status open_event_file(ts_monitors *m, const char *directory, const ts_monitors_begin *begin, ts_error *err) {
+  return ts_events_open(directory, begin->samples + 1, &m->events, err);
+}
+
+static char *find_table(const char *directory) {
+  for (int i = 0; i < N_CURVES; ++i) {
+    char *path = table_path(directory, curves[i].tag);
+    if (access(path, F_OK) == 0) {
+      return path;
+    }
+    ts_free(path);
+  }
+  return NULL;
+}
+
+static char *find_event_file(const char *directory) {
+  return ts_events_are_in(directory) ? ts_format("%s/events.out.tfevents.*", directory) : NULL;
+}
+
+static bool has_tables(const ts_deck *deck) {
+  return deck->csv_monitor.enabled;
+}
+
+static bool has_boards(const ts_deck *deck) {
+  return deck->tensorboard.enabled;
+}
+
+/* A kind of monitor. */
+typedef struct kind {
+  const char *output_path, *job_name; /* keys */
+  bool (*enabled)(const ts_deck *deck);
+  char *(*directory)(const ts_deck *deck);
+  char *(*find)(const char *directory); /* a file of its kind that is there, owned; NULL: none */
+  ts_status (*open)(ts_monitors *m, const char *directory, const ts_monitors_begin *begin, ts_error *err);
+} kind;
+
+static const kind boards = {"tensorboard.output_path", "tensorboard.job_name", has_boards,
+                            events_directory,          find_event_file,        open_event_file};
+static const kind tables = {
+    "csv_monitor.output_path", "csv_monitor.job_name", has_tables, tables_directory, find_table, open_all_tables};
+
+/* ---- whose directories ---- */
+
+/* A run of a version without marks: did its life before this one write there?  Its deck says so, and that it was
+ * started in the same directory is believed. */
+static bool wrote_unmarked(const ts_deck *deck, const kind *k, const char *directory) {
+  char *path = ts_format("%s/deck.cfg", deck->run.directory), *text = NULL;
+  size_t length;
+  ts_deck *before = NULL;
+  bool wrote = false;
+  if (!ts_has_file(deck->run.directory, TS_RUN_MARK) && ts_read_file(path, 1 << 24, &text, &length, NULL) == TS_OK &&
+      ts_deck_read_text(deck->run.directory, text, NULL, 0, &before, NULL) == TS_OK) {
+    char *there = k->directory(before);
+    wrote = k->enabled(before) && strcmp(there, directory) == 0;
+    ts_free(there);
+  }
+  ts_deck_destroy(&before);
+  ts_free(text);
+  ts_free(path);
+  return wrote;
+}
+
+static ts_status refuse_place(const ts_deck *deck, const kind *k, const char *what, const char *whose, ts_error *err) {
+  return ts_deck_error(deck, k->job_name, err, "%s is of another run%s%s; choose another %s or %s, or move it away",
+                       what, whose != NULL ? ", " : "", whose != NULL ? whose : "", k->job_name,
+                       strchr(k->output_path, '.') + 1);
+}
+
+/* Curves of another run are neither cut nor mixed with ours: TensorBoard drops what is behind a session's begin,
+ * whoever wrote it. */
+static ts_status check_owner(const ts_deck *deck, const kind *k, const ts_monitors_begin *begin, const char *directory,
+                             ts_error *err) {
+  char *whose = NULL, *file = NULL;
+  ts_status status = TS_OK;
+  switch (ts_run_mark_find(directory, deck->run.directory, &whose)) {
+    case TS_MARK_OURS: break;
+    case TS_MARK_OTHERS: status = refuse_place(deck, k, directory, whose, err); break;
+    case TS_MARK_NONE:
+      file = k->find(directory);
+      if (file != NULL && !(begin->again && wrote_unmarked(deck, k, directory))) {
+        status = refuse_place(deck, k, file, NULL, err);
+      }
+  }
+  ts_free(whose);
+  ts_free(file);
+  return status;
+}
+
+/* Before long work, and before the run's deck.cfg is that of this life. */
+static ts_status check_table_heads(const ts_deck *deck, const char *directory, ts_error *err) {
+  ts_error why = {0};
+  ts_status status = TS_OK;
+  for (int i = 0; i < N_CURVES && status == TS_OK; ++i) {
+    char *path = table_path(directory, curves[i].tag), *names = table_head(i);
+    status = ts_csv_try_to_continue(path, names, &why);
+    ts_free(names);
+    ts_free(path);
+  }
+  if (status != TS_OK) {
+    ts_deck_error(deck, tables.output_path, err, "%s", why.text);
+  }
+  ts_error_clear(&why);
+  return status;
+}
+
+static ts_status check_monitor(const ts_deck *deck, const kind *k, const ts_monitors_begin *begin, ts_error *err) {
+  if (!k->enabled(deck)) {
+    return TS_OK;
+  }
+  char *directory = k->directory(deck);
+  ts_status status = try_directory(deck, k->output_path, directory, err);
+  status = status == TS_OK ? check_owner(deck, k, begin, directory, err) : status;
+  status = status == TS_OK && k == &tables ? check_table_heads(deck, directory, err) : status;
+  ts_free(directory);
+  return status;
+}
+
+ts_status ts_monitors_check(const ts_deck *deck, const ts_monitors_begin *begin, ts_error *err) {
+  ts_status status = check_monitor(deck, &boards, begin, err);
+  return status == TS_OK ? check_monitor(deck, &tables, begin, err) : status;
+}
+
+/* ---- beginning ---- */
+
+static void choose_curves(ts_monitors *m, const ts_deck *deck) {
+  bool is[] = {[ALWAYS] = true,
+               [CLOCKED] = true,
+               [SCALED] = ts_deck_loss_scaler(deck).rule != TS_LOSS_SCALE_NONE,
+               [TIMED] = deck->wall_clock_breakdown || deck->flops_profiler.enabled,
+               [VALIDATED] = deck->run.evaluate_every > 0};
+  for (int i = 0; i < N_CURVES; ++i) {
+    m->written[i] = is[curves[i].when];
+  }
+}
+
+/* Mark a directory as this run's: another one may have begun there since the check. */
+static ts_status claim_directory(const ts_deck *deck, const kind *k, const char *directory, ts_error *err) {
+  ts_error why = {0};
+  char *whose = NULL;
+  ts_status status = ts_run_mark_make(directory, deck->run.directory, &why);
+  if (status != TS_OK && ts_run_mark_find(directory, deck->run.directory, &whose) == TS_MARK_OTHERS) {
+    refuse_place(deck, k, directory, whose, err);
+  } else if (status != TS_OK) {
+    ts_deck_error(deck, k->output_path, err, "%s", why.text);
+  }
+  ts_error_clear(&why);
+  ts_free(whose);
+  return status;
+}
+
+/* Event files of wandb alone lie in RUN/events, which is the run's anyway. */
+static ts_status open_kind(ts_monitors *m, const kind *k, const ts_deck *deck, const ts_monitors_begin *begin,
+                           ts_error *err) {
+  char *directory = k->directory(deck);
+  ts_error why = {0};
+  ts_status status = ts_make_directory(directory, &why);
+  status = status == TS_OK && k->enabled(deck) ? claim_directory(deck, k, directory, err) : status;
+  status = status == TS_OK ? k->open(m, directory, begin, &why) : status;
   if (why.count > 0) {
-    ts_deck_error(deck, key, err, "%s", why.text);
+    ts_deck_error(deck, k->enabled(deck) ? k->output_path : "run.directory", err, "%s", why.text);
   }
   ts_error_clear(&why);
   ts_free(directory);
   return status;
 }
 
-static ts_status open_event_file(ts_monitors *m, const ts_deck *deck, const ts_monitors_begin *begin, ts_error *err) {
-  const char *key = deck->tensorboard.enabled ? "tensorboard.output_path" : "run.directory";
-  char *directory = events_directory(deck);
-  ts_error why = {0};
-  ts_status status = make_monitor_directory(deck, key, directory, err);
-  status = status == TS_OK ? ts_events_open(directory, begin->samples + 1, &m->events, &why) : status;
-  if (why.count > 0) {
-    ts_deck_error(deck, key, err, "%s", why.text);
+/* As one word on one line, of any shell; printf says what cannot be printed. */
+static void add_line_word(ts_text *to, const char *word) {
+  bool plain = true;
+  for (const char *c = word; *c != 0; ++c) {
+    plain = plain && !iscntrl((unsigned char) *c);
   }
-  ts_error_clear(&why);
-  ts_free(directory);
-  return status;
+  if (plain) {
+    ts_text_add_shell(to, word);
+    return;
+  }
+  ts_text_add(to, "\"$(printf '");
+  for (const char *c = word; *c != 0; ++c) {
+    bool said = iscntrl((unsigned char) *c) || *c == '\'' || *c == '\\';
+    ts_text_add(to, said ? "\\%03o" : *c == '%' ? "%%%c" : "%c", (unsigned char) *c);
+  }
+  ts_text_add(to, "')\"");
 }
 
 /* wandb from 0.30 on uploads only what it has written itself, and none has an option for the group. */
-static char *upload_command(const ts_deck *deck) {
+static char *describe_upload(const ts_deck *deck) {
   char *directory = events_directory(deck);
-  ts_text command = {0};
-  ts_text_add(&command, "wandb sync --sync-tensorboard");
+  ts_text text = {0};
+  ts_text_add(&text, "wandb: nothing is sent; this uploads, with wandb before 0.30 and tensorboard");
+  if (deck->wandb.group[0] != 0) {
+    ts_text_add(&text, " (it has no option for group ");
+    add_line_word(&text, deck->wandb.group);
+    ts_text_add(&text, ")");
+  }
+  ts_text_add(&text, ":\nwandb sync --sync-tensorboard");
   const char *options[][2] = {{" --project ", deck->wandb.project}, {" --entity ", deck->wandb.team}};
   for (int i = 0; i < 2; ++i) {
     if (options[i][1][0] != 0) {
-      ts_text_add(&command, "%s", options[i][0]);
-      ts_text_add_shell(&command, options[i][1]);
+      ts_text_add(&text, "%s", options[i][0]);
+      add_line_word(&text, options[i][1]);
     }
   }
-  ts_text_add(&command, " ");
-  ts_text_add_shell(&command, directory);
-  ts_text_add(&command, " (with wandb before 0.30 and tensorboard%s%s)",
-              deck->wandb.group[0] != 0 ? "; it has no option for group " : "", deck->wandb.group);
+  ts_text_add(&text, " ");
+  add_line_word(&text, directory);
   ts_free(directory);
-  return command.text;
+  return text.text;
 }
 
 static void say_upload(const ts_monitors *m) {
   if (m->upload != NULL) {
-    ts_log(TS_LOG_INFO, "wandb: nothing is sent; upload with: %s", m->upload);
+    ts_log(TS_LOG_INFO, "%s", m->upload);
   }
 }
 
 ts_status ts_monitors_open(const ts_deck *deck, const ts_monitors_begin *begin, ts_monitors **out, ts_error *err) {
-  bool events = deck->tensorboard.enabled || deck->wandb.enabled, tables = deck->csv_monitor.enabled;
+  bool events = deck->tensorboard.enabled || deck->wandb.enabled;
   *out = NULL;
-  if (!events && !tables) {
+  if (!events && !deck->csv_monitor.enabled) {
     return TS_OK;
   }
   ts_monitors *m = ts_calloc(1, sizeof *m);
   choose_curves(m, deck);
-  ts_status status = tables ? open_all_tables(m, deck, begin, err) : TS_OK;
-  status = status == TS_OK && events ? open_event_file(m, deck, begin, err) : status;
+  ts_status status = deck->csv_monitor.enabled ? open_kind(m, &tables, deck, begin, err) : TS_OK;
+  status = status == TS_OK && events ? open_kind(m, &boards, deck, begin, err) : status;
   if (status == TS_OK) {
-    m->upload = deck->wandb.enabled ? upload_command(deck) : NULL;
+    m->upload = deck->wandb.enabled ? describe_upload(deck) : NULL;
     say_upload(m);
     *out = m;
   } else {
@@ -302,7 +402,12 @@ static void write_curve(ts_monitors *m, int i, double value, int64_t samples) {
   }
 }
 
-/* A recorded step does not say what it waited for: such times are left out. */
+/* A recorded step does not say what it waited for, and times of an observed one are no measure: they are left out. */
+static bool is_measured(int i, const ts_metrics_row *row, double value) {
+  bool timed = curves[i].when == TIMED, clocked = timed || curves[i].when == CLOCKED;
+  return !(clocked && row->observed != 0) && !(timed && isnan(value));
+}
+
 void ts_monitors_step(ts_monitors *m, const ts_metrics_row *row, const ts_step_result *result, int64_t samples) {
   double value[N_CURVES];
   if (m == NULL) {
@@ -310,8 +415,7 @@ void ts_monitors_step(ts_monitors *m, const ts_metrics_row *row, const ts_step_r
   }
   evaluate(row, result, value);
   for (int i = 0; i < N_CURVES; ++i) {
-    int when = curves[i].when;
-    if (m->written[i] && when != VALIDATED && !(when == TIMED && isnan(value[i]))) {
+    if (m->written[i] && curves[i].when != VALIDATED && is_measured(i, row, value[i])) {
       write_curve(m, i, value[i], samples);
     }
   }

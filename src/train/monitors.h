@@ -12,9 +12,10 @@
  *   Train/Samples/eval_loss                        of a validation
  *   Tessera/Samples/COLUMN                         ours, by the names of metrics.csv
  *
- * A table is DIRECTORY/TAG.csv with '_' for '/', its head is "step," and the last word of the tag.  Where a run goes on
- * tables lose what is behind its first step, and a new event file says that the others do.  Rank 0 alone has monitors;
- * nothing here is collective.
+ * Times, and what is made of them, are left out of an observed step: they are no measure.  A table is
+ * DIRECTORY/TAG.csv with '_' for '/', its head is "step," and the last word of the tag.  Where a run goes on, tables
+ * lose what is behind its first step, and a new event file says that the others do; so directories outside of the run
+ * are marked as its own (io/run_mark.h).  Rank 0 alone has monitors; nothing here is collective.
  */
 #ifndef TS_TRAIN_MONITORS_H
 #define TS_TRAIN_MONITORS_H
@@ -32,13 +33,15 @@ typedef struct ts_monitors_begin {
 } ts_monitors_begin;
 
 /** Look whether the monitors that \a deck asks for could be opened, before long work; nothing is made.  The run's
- * deck.cfg is still that of the life before, which says whose tables are there.  Not collective.
- * \return TS_BAD_INPUT with the key: a directory cannot be made or written, or holds the tables of another run. */
+ * deck.cfg is still that of the life before, which says whose tables are there where no mark does.  Not collective.
+ * \return TS_BAD_INPUT with the key: a directory cannot be made or written, or is another run's, or a table has other
+ *         columns. */
 ts_status ts_monitors_check(const ts_deck *deck, const ts_monitors_begin *begin, ts_error *err);
 
 /** Make the directories, after ts_monitors_check and that of the run, and open the files.  Not collective.
  * \param [out] out  The caller's, end with ts_monitors_close; NULL on error and where the deck asks for none.
- * \return TS_BAD_INPUT with the key: a directory cannot be made, a file not be written, a table has other columns. */
+ * \return TS_BAD_INPUT with the key: a directory cannot be made or was taken by another run since the check, a file
+ *         not be written, a table has other columns. */
 ts_status ts_monitors_open(const ts_deck *deck, const ts_monitors_begin *begin, ts_monitors **out, ts_error *err);
 
 /** A step is done: its numbers are on disk (in the kernel) on return, or wait for room (io/rows.h).  Not collective.

@@ -9,46 +9,14 @@
 #include "io/csv.h"
 #include "io/publication.h"
 #include "train/job_files.h"
+#include "train/outputs.h"
 #include "train/tell.h"
 
 #include <errno.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- the run directory ---- */
-
-/* Before anything is written; the file itself may lie in the run directory, which does not exist yet. */
-static ts_status check_new_file(const ts_deck *deck, const char *key, const char *path, ts_error *err) {
-  const char *directory = deck->run.directory, *slash = strrchr(path, '/');
-  if (path[0] != 0 && access(path, F_OK) == 0) {
-    return ts_deck_error(deck, key, err, "%s exists already; a run never writes over another file", path);
-  }
-  size_t length = slash != NULL ? (size_t) (slash - path) : 0;
-  if (slash == NULL || slash == path ||
-      (strncmp(path, directory, length) == 0 && directory[length + strspn(directory + length, "/")] == 0)) {
-    return TS_OK;
-  }
-  char *parent = ts_format("%.*s", (int) length, path);
-  ts_status status = access(parent, W_OK) == 0
-                         ? TS_OK
-                         : ts_deck_error(deck, key, err, "%s: cannot be written: %s", path, strerror(errno));
-  ts_free(parent);
-  return status;
-}
-
-/* Files of observed steps; one that goes on may find those of its own beginning. */
-static ts_status check_outputs(const ts_training *r, ts_error *err) {
-  const ts_deck *deck = r->deck;
-  if (r->resume.same_run || r->resume.over) {
-    return TS_OK;
-  }
-  ts_status status = check_new_file(deck, "profile.timeline", deck->profile.timeline, err);
-  if (status == TS_OK && deck->flops_profiler.enabled) {
-    status = check_new_file(deck, "flops_profiler.output_file", deck->flops_profiler.output_file, err);
-  }
-  return status;
-}
 
 /* The directory of debug.dump, made before anything else so that a wrong one costs nothing. */
 static ts_status check_dump(const ts_training *r, ts_error *err) {
@@ -112,11 +80,6 @@ static void keep_companions(const ts_training *r) {
   ts_free(to);
 }
 
-static bool is_same_directory(const char *a, const char *b) {
-  struct stat one, other;
-  return stat(a, &one) == 0 && stat(b, &other) == 0 && one.st_dev == other.st_dev && one.st_ino == other.st_ino;
-}
-
 /* A run that goes on with another tokenizer than it began with. */
 static void warn_of_another(const char *from, const char *kept, bool goes_on) {
   ts_file_sum now, before;
@@ -133,7 +96,7 @@ static void warn_of_another(const char *from, const char *kept, bool goes_on) {
 static void keep_tokenizer(const ts_training *r) {
   const char *from = r->deck->data.tokenizer;
   char *to = ts_format("%s/" TS_RUN_TOKENIZER, r->deck->run.directory);
-  if (is_same_directory(from, to)) {
+  if (ts_is_same_file(from, to)) {
     ts_free(to);
     return;
   }
@@ -411,7 +374,7 @@ static ts_status open_all(ts_training *r, ts_error *err) {
   if (status != TS_OK) {
     return status;
   }
-  status = check_outputs(r, err);
+  status = ts_outputs_check(r, err);
   status = status == TS_OK ? check_dump(r, err) : status;
   status = status == TS_OK ? check_monitors(r, err) : status;
   status = ts_world_agree(r->world, status, err);
