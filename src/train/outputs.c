@@ -45,18 +45,19 @@ static bool is_own_name(const char *within) {
 
 /* Has a job of this run named it? */
 static bool was_named(const ts_training *r, const output *o, const char *full) {
-  ts_job *jobs;
-  int n = r->resume.same_run || r->resume.over ? ts_jobs_read(r->deck->run.directory, &jobs) : 0;
+  ts_job *jobs = NULL;
+  int n = 0;
   bool named = false;
+  if (r->resume.same_run || r->resume.over) { /* what cannot be read names nothing */
+    ts_jobs_read(r->deck->run.directory, &jobs, &n, NULL);
+  }
   for (int i = 0; i < n && !named; ++i) {
     const char *path = *(char *const *) ((const char *) &jobs[i] + o->job);
     char *there = ts_full_path(path != NULL ? path : "");
     named = strcmp(there, full) == 0;
     ts_free(there);
   }
-  if (n > 0) {
-    ts_jobs_free(&jobs, n);
-  }
+  ts_jobs_free(&jobs, n);
   return named;
 }
 
