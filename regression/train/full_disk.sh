@@ -18,7 +18,7 @@ fill() {
   mkdir full/run
   : > "$scratch/out"
   : > "$scratch/err"
-  dd if=/dev/zero of=full/filler bs=1k count=8152 2> /dev/null
+  dd if=/dev/zero of=full/filler bs=1k count=8144 2> /dev/null
 }
 
 train() {
@@ -122,7 +122,7 @@ test_room_again() {
   begin 100000000
   rm full/filler
   wait_for told_saved
-  dd if=/dev/zero of=full/filler bs=1k count=8152 2> /dev/null
+  dd if=/dev/zero of=full/filler bs=1k count=8144 2> /dev/null
   wait_for grep -q 'metrics.csv cannot be written' "$scratch/err"
   sleep 0.3
   rm full/filler
