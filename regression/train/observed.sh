@@ -75,7 +75,7 @@ test_comms() {
   train 2 loud $logger --set $stage --set comms_logger.verbose=true --set comms_logger.debug=true
   ok "verbose: a line for each message of the third step" is "$(grep -c '^  step [0-9]*: ' "$scratch/out")/$(
     grep -c '^  step 3: .*, 2 ranks, .* ms, tput .* Gbps, busbw .* Gbps$' "$scratch/out")" 3/3
-  ok "debug: rows have the names of nodes" grep -q '^all_gather_into_tensor,record.gather,144,2,6,' loud/comms.csv
+  ok "debug: rows have the names of nodes" grep -q '^all_gather_into_tensor,record.gather,160,2,6,' loud/comms.csv
   train 2 chosen $logger --set $stage --set comms_logger.prof_all=false --set comms_logger.prof_ops=reduce_scatter
   ok "prof_ops: what is named alone" is "$(cut -d, -f1 chosen/comms.csv | tr '\n' ' ')" "operation reduce_scatter_tensor "
   train 2 stages $logger --set pipeline.stages=2 --set gradient_accumulation_steps=2
