@@ -50,7 +50,7 @@ test_log() {
   ok "log.txt: also what it says before it has the directory" grep -q ' resumed at step 40 of 60 from run/step_00000040$' run/log.txt
   train --set run.directory=wrong --set run.steps=3 --set optimizer.params.lr=1e30 --set gradient_clipping=0.0
   train --set run.directory=told --set run.steps=3 --set wandb.enabled=true
-  ok "log.txt: also what is said at the end, of curves" is "$(grep -c 'upload with: ' told/log.txt)" 2
+  ok "log.txt: also what is said at the end, of curves" is "$(grep -c 'wandb: nothing is sent' told/log.txt)" 2
   ok "log.txt: warnings and errors" grep -Eq ' (warning|error): .*not finite' wrong/log.txt
 }
 

@@ -298,10 +298,10 @@ static void test_layout(void) {
  *   the loss   an all_gather of 2 fp32 a token of either rank, half of 16 bytes.
  * That is 25 x 64 + 8 = 1608 bytes a token in 26 messages.  Once a step each element of what is whole and whose
  * gradient is partial (5 norms of 32) is reduced and gathered (stage 0), half of 4 bytes each; so is the record, half
- * of two rows of fp64: 5 values and a sum of squares of each part (the embedding, two layers' split and whole, the last
+ * of two rows of fp64: 6 values and a sum of squares of each part (the embedding, two layers' split and whole, the last
  * norm).  At stage 2 each micro-batch reduces, and the new values are gathered. */
 static void test_sent(void) {
-  const double record = 0.5 * 2 * 8 * (5 + 6), tokens = 4 * 128;
+  const double record = 0.5 * 2 * 8 * (6 + 6), tokens = 4 * 128;
   json_t *plan = layout_json(2, "--set zero_optimization.stage=0");
   double token = number(plan, "tp_bytes_per_token"), once = number(plan, "tp_with_others_bytes_per_step");
   tap_ok(token == 25 * 64 + 8 && number(plan, "tp_messages") == 26, "tp 2: %.0f bytes a token", token);
