@@ -57,6 +57,8 @@ test_run() {
   peak=$("$tessera" plan tiny.cfg --format json | sed 's/.*"peak_bytes": \([0-9]*\).*/\1/')
   ok "the largest row of memory.csv is the plan's peak" is "$peak" \
     "$(awk -F, 'NR > 1 { s = 0; for (i = 3; i <= NF; i++) s += $i; if (s > m) m = s } END { printf "%d", m }' run/memory.csv)"
+  ok "N of a token is the plan's" is "$(sed -n '1s/.*"active": \([0-9]*\),.*/\1/p' run/jobs.jsonl)" \
+    "$("$tessera" plan tiny.cfg --format json | sed 's/.*"active_parameters": \([0-9]*\).*/\1/')"
   ok "its saves are marked where they were made" holds '"saves":{"step":\[4,8,12\]'
   ok "and where it went on" holds '"restarts":{"step":\[8\]'
   ok "two jobs" is "$(wc -l < run/jobs.jsonl)" 2

@@ -13,12 +13,15 @@
 
 /* FLOPs of a step by the three conventions, of all ranks. */
 typedef struct conventions {
-  double products, half, full; /* 6N; 6N + 6LCT; 6N + 12LCT */
+  double parameters, half, full; /* 6N; 6N + 6LCT; 6N + 12LCT */
 } conventions;
 
+/* N of 6N is all parameters that a token meets, as `tessera report` counts it; of the others those in products. */
 static conventions flops_of(const ts_program *program) {
-  double half = ts_program_step_flops(program), each = half / program->flops;
-  return (conventions){each * program->flops_products, half, each * program->flops_full_attention};
+  const ts_deck *deck = program->deck;
+  double half = ts_program_step_flops(program), tokens = (double) (deck->train_batch_size * deck->data.sequence_length);
+  return (conventions){6 * (double) ts_program_active_parameters(program) * tokens, half,
+                       half / program->flops * program->flops_full_attention};
 }
 
 static double known_part(const ts_clock_stage *s, ts_known known) {
@@ -89,7 +92,7 @@ static void add_range(const ts_timing *timing, const double *x, const char *form
 }
 
 typedef struct planned {
-  double step, tokens, rate, products, half, full, computed, messages, exposed, host, copies, waited, neighbours,
+  double step, tokens, rate, parameters, half, full, computed, messages, exposed, host, copies, waited, neighbours,
       bubble;
 } planned;
 
@@ -106,7 +109,7 @@ static planned plan_of(const ts_program *program, const ts_timing *timing, ts_en
   return (planned){.step = 1e3 * step,
                    .tokens = (double) (deck->train_batch_size * deck->data.sequence_length) / step,
                    .rate = 1e-12 * f.half / step / ranks,
-                   .products = f.products * part,
+                   .parameters = f.parameters * part,
                    .half = f.half * part,
                    .full = f.full * part,
                    .computed = 1e3 * s->computing,
@@ -150,7 +153,7 @@ static void print_text(const ts_program *program, const ts_timing *timing, const
   ts_text_add(to, "\n");
   add_planned(timing, p, &p->rate, "TFLOP/s a rank (6N + 6LCT)", "%.4g", "", to);
   const char *of = timing->sheet != NULL ? " % of the datasheet's peak" : " % of its best product";
-  add_planned(timing, p, &p->products, "MFU (6N)", "%.1f", of, to);
+  add_planned(timing, p, &p->parameters, "MFU (6N)", "%.1f", of, to);
   add_planned(timing, p, &p->half, "MFU (causal half, 6N + 6LCT)", "%.1f", of, to);
   add_planned(timing, p, &p->full, "MFU (full, 6N + 12LCT)", "%.1f", of, to);
   if (clock->n > 1) {

@@ -220,7 +220,8 @@ static const ts_job *job_of(const ts_report_run *run, int64_t row) {
   return ts_jobs_of(run->jobs, run->n_jobs, step > 0 && step < 9e15 ? (int64_t) step : 0);
 }
 
-double ts_report_flops(const ts_job *job, ts_flops_convention convention) {
+/* Of a step, over all ranks; NAN: the job does not tell. */
+static double flops_by_convention(const ts_job *job, ts_flops_convention convention) {
   double n = job->active > 0 ? job->active : job->parameters;
   const double all[TS_N_FLOPS_CONVENTIONS] = {[TS_FLOPS_6N] = 6 * n * (double) job->tokens_per_step,
                                               [TS_FLOPS_CAUSAL] = job->flops,
@@ -257,7 +258,7 @@ double ts_report_tokens_per_device(const ts_report_run *run, int64_t row) {
 
 double ts_report_flops_per_device(const ts_report_run *run, int64_t row, ts_flops_convention convention) {
   const ts_job *job = job_of(run, row);
-  return job != NULL && job->ranks > 0 ? ts_report_flops(job, convention) /
+  return job != NULL && job->ranks > 0 ? flops_by_convention(job, convention) /
                                              ts_report_value(run, row, TS_METRIC_step_seconds) / (double) job->ranks
                                        : NAN;
 }

@@ -60,9 +60,6 @@ typedef struct ts_flops_row {
 /** By convention: the word of an option, and the formula. */
 extern const ts_flops_row ts_flops_rows[TS_N_FLOPS_CONVENTIONS];
 
-/** FLOPs of a step of a job, over all ranks; NAN: the job does not tell. Not collective. */
-double ts_report_flops(const ts_job *job, ts_flops_convention convention);
-
 /** The rank that was slowest in a row's step, and how long it was busy, which the next row tells; NAN: nobody knows.
  * Not collective. */
 double ts_report_slowest_rank(const ts_report_run *run, int64_t row);

@@ -75,7 +75,6 @@ static void count_flops(ts_program *program) {
     if ((ts_op_get(node->op)->flags & TS_OP_PRODUCT) != 0) {
       program->flops += passes * ts_node_flops(g, node);
       program->flops_full_attention += passes * unmasked_flops(g, node);
-      program->flops_products += node->op != TS_OP_ATTENTION ? passes * ts_node_flops(g, node) : 0;
     }
   }
 }

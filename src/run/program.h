@@ -47,8 +47,7 @@ typedef struct ts_program {
   int64_t counted;                    /**< What the loss of whole samples counts where nothing is masked: labels; 0: the
                                        * model has no loss. */
   ts_strings declared;                /**< Owned: the model's inputs, also those that nothing reads. */
-  double flops, flops_full_attention; /**< See ts_program_model_flops; */
-  double flops_products;              /**< of these what is not attention: 6 N a token. */
+  double flops, flops_full_attention; /**< See ts_program_model_flops. */
   ts_step_runs step;                  /**< The runs of one step. */
   ts_offload_count offload;           /**< Elements that could leave, and that stay of these. */
   bool updates_on_host;               /**< Of what left a device, some or all. */

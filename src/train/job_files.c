@@ -37,7 +37,7 @@ static int largest_moment(const ts_plan *plan, int begin, int end) {
   return most;
 }
 
-void ts_job_files_print_memory(const ts_program *program, ts_text *to) {
+static void print_moments(const ts_program *program, ts_text *to) {
   const ts_plan *plan = program->plan;
   ts_text_add(to, "instruction,phase");
   for (int k = 0; k < TS_N_PURPOSES; ++k) {
@@ -60,7 +60,7 @@ void ts_job_files_print_memory(const ts_program *program, ts_text *to) {
 static ts_status write_memory(const ts_training *r, ts_error *err) {
   ts_text text = {0};
   char *path = ts_format("%s/memory.csv", r->deck->run.directory);
-  ts_job_files_print_memory(ts_engine_program(r->engine), &text);
+  print_moments(ts_engine_program(r->engine), &text);
   ts_status status = ts_write_file(path, text.text, text.length, err);
   ts_free(path);
   ts_text_free(&text);

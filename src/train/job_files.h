@@ -1,7 +1,8 @@
 /** \file
  * What a job leaves in the run's directory when it begins, for `tessera report`: a line of RUN/jobs.jsonl (io/jobs.h),
- * and RUN/memory.csv, the planned memory of the rank that needs most at the instructions of a step, by what it is for:
- * its largest row is the plan's peak.  A file that cannot be written is a warning: the run goes on.
+ * and RUN/memory.csv, the planned memory of the rank that needs most at the instructions of a step, in bytes by what it is
+ * for ("instruction,phase,..."; phase is 0 in forwards, 1 in backwards, 2 in the update): its largest row is the plan's
+ * peak.  A file that cannot be written is a warning: the run goes on.
  */
 #ifndef TS_TRAIN_JOB_FILES_H
 #define TS_TRAIN_JOB_FILES_H
@@ -15,10 +16,5 @@ enum { TS_MEMORY_ROWS = 2000 };
  * \param [in] most     The rank that needs most, which writes memory.csv,
  * \param [in] planned  and how many bytes of its backend's memory that is. */
 void ts_job_files_write(const ts_training *training, int most, int64_t planned);
-
-/** The rows of memory.csv of a program's plan: "instruction,phase,..." with bytes by purpose; phase is 0 in forwards, 1
- * in backwards, 2 in the update.  Not collective.
- * \param [in,out] to  Text is appended. */
-void ts_job_files_print_memory(const ts_program *program, ts_text *to);
 
 #endif
