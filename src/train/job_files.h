@@ -1,8 +1,8 @@
 /** \file
  * What a job leaves in the run's directory when it begins, for `tessera report`: a line of RUN/jobs.jsonl (io/jobs.h),
- * and RUN/memory.csv, the planned memory of the rank that needs most at the instructions of a step, in bytes by what it is
- * for ("instruction,phase,..."; phase is 0 in forwards, 1 in backwards, 2 in the update): its largest row is the plan's
- * peak.  A file that cannot be written is a warning: the run goes on.
+ * and RUN/memory.csv, the planned bytes of the rank that needs most at the instructions of a step, by what they are for
+ * ("instruction,phase,..."; phase is 0 in forwards, 1 in backwards, 2 in the update): the largest row is the plan's
+ * peak. A file that cannot be written is a warning: the run goes on.
  */
 #ifndef TS_TRAIN_JOB_FILES_H
 #define TS_TRAIN_JOB_FILES_H
