@@ -171,7 +171,7 @@ static void put_first_records(ts_text *to, int64_t from) {
   ts_text_free(&event);
 }
 
-ts_status ts_events_open(const char *directory, int64_t from, ts_events **out, ts_error *err) {
+ts_status ts_events_open(const char *directory, int64_t from, double hold, ts_events **out, ts_error *err) {
   ts_events *events = ts_calloc(1, sizeof *events);
   char *path = name_file(directory);
   ts_text first = {0};
@@ -179,7 +179,9 @@ ts_status ts_events_open(const char *directory, int64_t from, ts_events **out, t
   ts_status status = ts_rows_open_kind(path, true, &records, first.text, first.length, &events->rows, err);
   ts_text_free(&first);
   ts_free(path);
-  if (status != TS_OK) {
+  if (status == TS_OK) {
+    ts_rows_hold(events->rows, hold);
+  } else {
     ts_events_close(&events);
   }
   *out = events;

@@ -8,7 +8,8 @@
  *   summary = 1 value ...,  value = 1 tag (string), 2 number (float);  session = 1 status (1: start)
  *   masked  = the checksum's bits turned right by 15, plus 0xa282ead8
  *
- * A record is written whole, so a process that dies leaves whole records; on a full disk they wait (io/rows.h).
+ * A record is written whole, so a process that dies leaves whole records; on a full disk they wait, and records may be
+ * held for a while (io/rows.h).
  * TensorBoard reads the files of a directory in the order of their names: a file that is begun later comes last, also
  * where clocks differ.  Nothing here is collective: one rank writes.
  */
@@ -29,19 +30,21 @@ bool ts_events_are_in(const char *directory);
  * \param [in] from  The first step to come, not negative.  What earlier files of the directory have from it on is given
  *                   up: a session starts at it, and readers drop what is behind the start of every session but a run's
  *                   first.  So the first file of a run has a session, too.
+ * \param [in] hold  Seconds that records may be held (ts_rows_hold); 0: none.
  * \param [out] out  The caller's, end with ts_events_close; NULL on error.
  * \return TS_BAD_INPUT with "PATH: reason" when the file cannot be written. */
-ts_status ts_events_open(const char *directory, int64_t from, ts_events **out, ts_error *err);
+ts_status ts_events_open(const char *directory, int64_t from, double hold, ts_events **out, ts_error *err);
 
 /** Put a number into the event that is next written, as a float: what is larger becomes infinite.  Not collective.
  * \param [in] tag  The curve's name: any bytes but 0; readers want UTF-8. */
 void ts_events_scalar(ts_events *events, const char *tag, double value);
 
-/** Write the event, of now, and begin the next one; one without numbers is not written.  Not collective.
+/** Write the event, of now, which may be held, and begin the next one; one without numbers is not written.
+ * Not collective.
  * \param [in] step  Not negative. */
 void ts_events_write(ts_events *events, int64_t step);
 
-/** Try again to write the records that wait.  Not collective. */
+/** Write the records that are held, and try again those that wait.  Not collective. */
 void ts_events_flush(ts_events *events);
 
 /** Close and free; NULL handles are allowed; sets the handle to NULL.  Not collective. */

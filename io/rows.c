@@ -6,8 +6,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <string.h>
 #include <unistd.h>
+
+enum { HELD_MOST = 64 << 10 /* bytes that are held back */ };
 
 struct ts_rows {
   char *path;
@@ -15,7 +18,8 @@ struct ts_rows {
   int file;
   ts_text waiting;    /* whole rows, behind the rest of one */
   size_t rest;        /* bytes of that: it begins in the file; 0 unless half of it could not be cut off there */
-  int64_t waited;     /* rows, since the first that did */
+  int64_t waited;     /* rows that wait for room, since the first that did; 0: what waits, if anything, is held back */
+  double every, last; /* seconds: how often they are written, and when they were */
   int64_t lost, said; /* rows lost in all, and when that was said last */
 };
 
@@ -90,14 +94,39 @@ static bool write_waiting(ts_rows *r) {
   return w->length == 0;
 }
 
+static void say_room(ts_rows *r) {
+  ts_log(TS_LOG_INFO, "%s: there is room again: the %lld %s%s that waited %s written", r->path, (long long) r->waited,
+         r->kind->name, r->waited == 1 ? "" : "s", r->waited == 1 ? "is" : "are");
+  ts_text_free(&r->waiting);
+  r->waited = 0;
+  r->said = r->lost;
+}
+
+static void wait_for_room(ts_rows *r) {
+  r->waited = number_waiting(r);
+  ts_log(TS_LOG_WARNING, "%s cannot be written: %s; its %ss wait in memory until there is room", r->path,
+         strerror(errno), r->kind->name);
+}
+
 void ts_rows_flush(ts_rows *r) {
-  if (r->waiting.length > 0 && write_waiting(r)) {
-    ts_log(TS_LOG_INFO, "%s: there is room again: the %lld %s%s that waited %s written", r->path, (long long) r->waited,
-           r->kind->name, r->waited == 1 ? "" : "s", r->waited == 1 ? "is" : "are");
-    ts_text_free(&r->waiting);
-    r->waited = 0;
-    r->said = r->lost;
+  if (r->waiting.length == 0) {
+    return;
   }
+  bool written = write_waiting(r);
+  r->last = ts_seconds();
+  if (written && r->waited > 0) {
+    say_room(r);
+  } else if (!written && r->waited == 0) {
+    wait_for_room(r);
+  }
+}
+
+void ts_rows_hold(ts_rows *r, double seconds) {
+  r->every = seconds;
+}
+
+static bool is_due(const ts_rows *r) {
+  return r->every <= 0 || r->waiting.length >= HELD_MOST || ts_seconds() - r->last >= r->every;
 }
 
 static void lose(ts_rows *r, int64_t n) {
@@ -108,24 +137,19 @@ static void lose(ts_rows *r, int64_t n) {
   r->lost += n;
 }
 
-static void wait_for_room(ts_rows *r) {
-  r->waited = number_waiting(r);
-  ts_log(TS_LOG_WARNING, "%s cannot be written: %s; its %ss wait in memory until there is room", r->path,
-         strerror(errno), r->kind->name);
-}
-
 void ts_rows_add(ts_rows *r, const char *rows, size_t length) {
-  ts_rows_flush(r);
-  bool waits = r->waiting.length > 0;
+  if (r->waited > 0) {
+    ts_rows_flush(r);
+  }
   if (r->waiting.length + length > TS_ROWS_MOST) {
     lose(r, number_of_rows(r, rows, length));
     return;
   }
   ts_text_append(&r->waiting, rows, length);
-  if (waits) {
+  if (r->waited > 0) {
     r->waited += number_of_rows(r, rows, length);
-  } else if (!write_waiting(r)) {
-    wait_for_room(r);
+  } else if (is_due(r)) {
+    ts_rows_flush(r);
   }
 }
 
@@ -134,6 +158,7 @@ ts_status ts_rows_open_kind(const char *path, bool over, const ts_row_kind *kind
   ts_rows *r = ts_calloc(1, sizeof *r);
   r->path = ts_strdup(path);
   r->kind = kind;
+  r->last = -INFINITY;
   r->file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | (over ? O_TRUNC : 0), 0666);
   bool ok = r->file >= 0 && (lseek(r->file, 0, SEEK_END) > 0 || write_some(r->file, first, length) == length);
   ts_status status = ok ? TS_OK : ts_error_add(err, "%s: cannot be written: %s", path, strerror(errno));

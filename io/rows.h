@@ -1,6 +1,6 @@
 /** \file
  * Tables that grow while a program runs: rows, which are lines or records (ts_row_kind), are appended, whole or not at
- * all, and are on disk (in the kernel) when the call returns.
+ * all, and are on disk (in the kernel) when the call returns, or a second later where they may be held (ts_rows_hold).
  *
  *             a write that fails: a warning                   more than TS_ROWS_MOST bytes wait: a warning
  *   WRITTEN ───────────────────────────────▶ WAITING ───────────────────────────────────────▶ LOSING
@@ -45,7 +45,12 @@ ts_status ts_rows_open_kind(const char *path, bool over, const ts_row_kind *kind
 /** Append one or more whole rows; what finds no room waits, with a warning for the first.  Not collective. */
 void ts_rows_add(ts_rows *rows, const char *data, size_t length);
 
-/** Try again to write what waits.  Not collective. */
+/** From now on rows that come within \a seconds of the last write may be held in memory, up to 64 KiB of them: with
+ * short steps and many tables the calls that write one row each take longer than all else.  They are written with the
+ * first row that comes later, at a flush and at the end; a process that is killed loses them.  Not collective. */
+void ts_rows_hold(ts_rows *rows, double seconds);
+
+/** Write what is held, and try again what waits.  Not collective. */
 void ts_rows_flush(ts_rows *rows);
 
 /** Flush, say how many rows are lost for ever, free and set to NULL; NULL is allowed.  Not collective. */

@@ -55,7 +55,7 @@ static void write_as_golden(const char *directory) {
   memset(tag, 't', 200);
   tag[200] = 0;
   ts_events *events;
-  TS_CHECK(ts_events_open(directory, 401, &events, NULL) == TS_OK, "%s", directory);
+  TS_CHECK(ts_events_open(directory, 401, 0, &events, NULL) == TS_OK, "%s", directory);
   ts_events_scalar(events, "Train/Samples/train_loss", 2.5);
   ts_events_scalar(events, "Train/Samples/lr", 1e-3);
   ts_events_write(events, 404);
@@ -129,7 +129,7 @@ static void test_order(void) {
   TS_CHECK(ts_write_file(ahead, "", 0, NULL) == TS_OK, "%s", ahead);
   for (int i = 0; i < 3; ++i) {
     ts_events *events;
-    TS_CHECK(ts_events_open(directory, 1 + 10 * i, &events, NULL) == TS_OK, "%s", directory);
+    TS_CHECK(ts_events_open(directory, 1 + 10 * i, 0, &events, NULL) == TS_OK, "%s", directory);
     for (int step = 1 + 10 * i; step < 16 + 10 * i; ++step) {
       ts_events_scalar(events, "x", 100 * i + step);
       ts_events_write(events, step);
@@ -178,7 +178,7 @@ static void test_full_disk(void) {
   ts_events *events;
   event_list list = {0};
   signal(SIGXFSZ, SIG_IGN);
-  TS_CHECK(ts_events_open(directory, 0, &events, NULL) == TS_OK, "%s", directory);
+  TS_CHECK(ts_events_open(directory, 0, 0, &events, NULL) == TS_OK, "%s", directory);
   limit_file_size(1000);
   write_steps(events, 1, 100);
   event_list_read_directory(&list, directory);
@@ -207,7 +207,7 @@ static void test_are_in(void) {
   ts_events *events;
   TS_CHECK(ts_write_file(other, "x", 1, NULL) == TS_OK, "%s", other);
   bool before = ts_events_are_in(directory) || ts_events_are_in("/nonexistent/there");
-  TS_CHECK(ts_events_open(directory, 1, &events, NULL) == TS_OK, "%s", directory);
+  TS_CHECK(ts_events_open(directory, 1, 0, &events, NULL) == TS_OK, "%s", directory);
   tap_ok(!before && ts_events_are_in(directory), "a directory with an event file is told from one without");
   ts_events_close(&events);
   ts_free(other);
@@ -217,7 +217,7 @@ static void test_are_in(void) {
 static void test_refused(void) {
   ts_events *events;
   ts_error err = {0};
-  tap_ok(ts_events_open("/nonexistent/there", 1, &events, &err) == TS_BAD_INPUT && events == NULL &&
+  tap_ok(ts_events_open("/nonexistent/there", 1, 0, &events, &err) == TS_BAD_INPUT && events == NULL &&
              strstr(err.text, "/nonexistent/there/events.out.tfevents.") != NULL,
          "a directory that is not there");
   ts_error_clear(&err);

@@ -417,6 +417,49 @@ static void test_uncut(void) {
   ts_free(stderr_path);
 }
 
+static int lines_of(const char *name) {
+  char *text = read_text(tap_directory(), name);
+  int n = count(text, "\n");
+  ts_free(text);
+  return n;
+}
+
+/* Rows that may be held are written together: at a flush, when they are many, late or the last. */
+static void test_held(void) {
+  enum { MANY = 70000 };
+  char *path = path_of("held.csv"), *many = ts_malloc(MANY);
+  int lines[6], n = 0;
+  ts_rows *rows;
+  memset(many, '1', MANY - 1);
+  many[MANY - 1] = '\n';
+  TS_CHECK(ts_rows_open(path, true, "x\n", &rows, NULL) == TS_OK, "%s", path);
+  ts_rows_hold(rows, 3600);
+  ts_rows_add(rows, "1\n", 2); /* the first one: nothing was written before */
+  lines[n++] = lines_of("held.csv");
+  ts_rows_add(rows, "2\n", 2);
+  ts_rows_add(rows, "3\n", 2);
+  lines[n++] = lines_of("held.csv");
+  ts_rows_flush(rows);
+  lines[n++] = lines_of("held.csv");
+  ts_rows_add(rows, many, MANY);
+  lines[n++] = lines_of("held.csv");
+  ts_rows_add(rows, "5\n", 2);
+  ts_rows_hold(rows, 1e-9);
+  ts_rows_add(rows, "6\n", 2);
+  lines[n++] = lines_of("held.csv");
+  ts_rows_hold(rows, 3600);
+  ts_rows_add(rows, "7\n", 2);
+  ts_rows_close(&rows);
+  lines[n++] = lines_of("held.csv");
+  tap_ok(lines[0] == 2 && lines[1] == 2, "rows within the time are held: %d and %d lines", lines[0], lines[1]);
+  tap_ok(lines[2] == 4, "a flush writes them: %d", lines[2]);
+  tap_ok(lines[3] == 5, "and more than are held: %d", lines[3]);
+  tap_ok(lines[4] == 7, "and the first that comes later, with those before: %d", lines[4]);
+  tap_ok(lines[5] == 8, "and the end: %d", lines[5]);
+  ts_free(many);
+  ts_free(path);
+}
+
 /* More lines than may wait. */
 static void test_lost(void) {
   enum { LINE = 1 << 20, LINES = 20 };
@@ -604,6 +647,7 @@ int main(void) {
   test_rows_at_once();
   test_full();
   test_uncut();
+  test_held();
   test_lost();
   test_csv();
   test_plot();

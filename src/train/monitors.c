@@ -64,6 +64,10 @@ static void evaluate(const ts_metrics_row *m, const ts_step_result *r, double va
 #undef X
 }
 
+/* Seconds that rows may wait for others: who looks at them does not look more often.  A save writes all that a run that
+ * goes on from it needs. */
+#define HOLD 1.0
+
 struct ts_monitors {
   bool written[N_CURVES];
   ts_events *events;        /* NULL: none */
@@ -141,6 +145,9 @@ static ts_status open_monitor_table(ts_monitors *m, const char *directory, int i
   ts_status status = begin->again ? ts_csv_continue(path, names, begin->samples, err) : TS_OK;
   if (status == TS_OK && m->written[i]) {
     status = ts_rows_open(path, false, names, &m->table[i], err);
+    if (status == TS_OK) {
+      ts_rows_hold(m->table[i], HOLD);
+    }
   }
   ts_free(names);
   ts_free(path);
@@ -156,7 +163,7 @@ static ts_status open_all_tables(ts_monitors *m, const char *directory, const ts
 }
 
 static ts_status open_event_file(ts_monitors *m, const char *directory, const ts_monitors_begin *begin, ts_error *err) {
-  return ts_events_open(directory, begin->samples + 1, &m->events, err);
+  return ts_events_open(directory, begin->samples + 1, HOLD, &m->events, err);
 }
 
 static char *find_table(const char *directory) {
