@@ -16,12 +16,12 @@ well_formed() {
   fi
 }
 
-# A browser with no names to resolve: what it has drawn (data-drawn) and the page as it stands then; the page's own requests
+# browse [FRAGMENT]: a browser with no names to resolve: what it has drawn (data-drawn) and the page as it stands then; the page's own requests
 # and complaints of its console are on standard error.
 browse() {
   timeout 90 "$browser" --headless=new --no-sandbox --disable-gpu --disable-background-networking --disable-component-update \
     --no-first-run --disable-sync --user-data-dir="$scratch/profile" --host-resolver-rules="MAP * ~NOTFOUND" \
-    --enable-logging=stderr --v=0 --virtual-time-budget=3000 --dump-dom "file://$(pwd)/$page" > "$scratch/dom" 2> "$scratch/console"
+    --enable-logging=stderr --v=0 --virtual-time-budget=3000 --dump-dom "file://$(pwd)/$page${1:-}" > "$scratch/dom" 2> "$scratch/console"
 }
 browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome || true)
 
@@ -67,6 +67,28 @@ test_run() {
     NR > 1 { n += $c } END { print n }' run/metrics.csv)" 1
   ok "nothing is loaded" sh -c "! grep -qE ' src=|<link|@import|url\\(' run/report.html"
   drawn "the page of a run"
+  test_axes
+}
+
+# chosen FRAGMENT COLUMN LOG: the first curve lies over that column of metrics.csv, an axis of logarithms or not.
+chosen() {
+  browse "$1"
+  extent=$(awk -F, -v name="$2" 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == name) c = i }
+    NR > 1 { x = $c; if (NR == 2) first = x } END { print first, x }' run/metrics.csv)
+  grep -q "data-x=\"$extent\"" "$scratch/dom" && grep -q "data-log=\"$3\"" "$scratch/dom" && ! grep -q CONSOLE "$scratch/console"
+}
+
+# What is chosen in the page stands in its address.
+test_axes() {
+  if [ -z "$browser" ] || ! grep -q 'id="data"' "$page"; then
+    skip "curves by tokens and by time" "no Chromium (Debian: chromium), or built without dygraphs (Debian: libjs-dygraphs)"
+    return
+  fi
+  ok "curves by step" chosen "" step false
+  ok "by tokens" chosen "#tokens" tokens false
+  ok "with logarithms" chosen "#tokens,log" tokens true
+  browse "#hours,log"
+  ok "by time" grep -qE 'data-x="0(\.[0-9e-]+)? [0-9.e-]+"' "$scratch/dom"
 }
 
 test_several() {

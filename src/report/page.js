@@ -126,17 +126,37 @@
     }));
   }
 
+  // The address says what is chosen, so that a link or a reload shows the same: "#tokens", "#hours,log".
+  function read_address() {
+    var words = location.hash.slice(1).split(",");
+    document.querySelectorAll("input[name=axis]").forEach(function (input) {
+      input.checked = input.checked || words.indexOf(input.value) >= 0;
+    });
+    document.getElementById("log").checked = words.indexOf("log") >= 0;
+  }
+
   function redraw() {
-    var axis = document.querySelector("input[name=axis]:checked").value;
+    var axis = document.querySelector("input[name=axis]:checked").value, log = document.getElementById("log").checked;
     drawn.forEach(function (graph) { graph.destroy(); });
     drawn = [];
-    data.charts.forEach(function (chart) { draw(chart, axis, document.getElementById("log").checked); });
+    data.charts.forEach(function (chart) { draw(chart, axis, log); });
+    history.replaceState(null, "", "#" + axis + (log ? ",log" : ""));
+  }
+
+  function change() {
+    read_address();
+    redraw();
   }
 
   document.querySelectorAll("form input").forEach(function (input) { input.addEventListener("change", redraw); });
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   window.matchMedia("print").addEventListener("change", redraw);
-  redraw();
+  window.addEventListener("hashchange", change);
+  change();
+  if (drawn.length > 0) { // for who tests a page
+    document.documentElement.setAttribute("data-x", drawn[0].xAxisExtremes().join(" "));
+    document.documentElement.setAttribute("data-log", String(drawn[0].getOption("logscale")));
+  }
   document.documentElement.setAttribute("data-drawn", String(document.querySelectorAll(".plot canvas").length / 2));
   document.documentElement.setAttribute("data-empty", String(data.charts.length - drawn.length));
   document.documentElement.setAttribute("data-milliseconds", String(Math.ceil(performance.now())));
