@@ -87,6 +87,37 @@ test_autotuning() {
   ok "mp_size" sh -c "grep -q 'tensor_parallel.autotp_size=2' '$scratch/out' && ! grep -qE '^  tp ' '$scratch/out'"
 }
 
+# tried SETTING: its values in a json.
+tried() { sed -n "s/.*\"result\": \"fits\".*\"$1\": \"\([^\"]*\)\".*/\1/p" "$scratch/out" | sort -u | xargs; }
+
+# Lists where one value belongs are what is tried.
+test_lists() {
+  cat > lists.json << 'END'
+{"zero_optimization": {"stage": [1, 3], "reduce_bucket_size": [5e6, 5e7], "overlap_comm": [false, true],
+  "contiguous_gradients": [true, false], "stage3_param_persistence_threshold": [1000]}, "train_micro_batch_size_per_gpu": [2, 1]}
+END
+  cat tiny.cfg - > lists.cfg << 'END'
+deepspeed_config = "lists.json";
+END
+  run "$tessera" tune lists.cfg --ranks 2 --machine machine.cfg --keep tp,sp,pp,schedule,recompute,offload --format json
+  ok "lists of a json" gave 0
+  ok "are what is tried: two stages" is "$(tried stage)" "1 3"
+  ok "two sizes, overlap and not, two buckets" is "$(tried micro), $(tried overlap), $(tried bucket)" "1 2, false true, 5000000 50000000"
+  run "$tessera" tune tiny.cfg --ranks 2 --machine machine.cfg --set zero_optimization.stage=all -o best.cfg \
+    --set 'activation_checkpointing.enabled=[true, false]' --set 'activation_checkpointing.policy=["sac", "block"]'
+  ok "of --set, too, and all stages" both "is '$(grep -cE '^  stage [0-3]: ' "$scratch/out")' 3" \
+    "is '$(grep -cE '^  recompute (none|sac|block): ' "$scratch/out")' 2"
+  ok "the deck that was written has one of each" "$tessera" plan best.cfg --ranks 2
+  tune --set 'optimizer.params.lr=[0.1, 0.2]'
+  ok "of what changes results no values are tried" said 2 'optimizer.params.lr: no values of this are tried, give one; accepted: lists of '
+  tune --set 'optimizer.params.lr=[0.1]'
+  ok "but one may be said as a list" clean
+  tune --set 'zero_optimization.stage=[1, 4]'
+  ok "each value is checked" said 2 'zero_optimization.stage: 4 is out of range'
+  run "$tessera" plan lists.cfg --ranks 2
+  ok "other commands say who takes them" said 2 'zero_optimization.stage: a list of 2 is for .tessera tune., which tries each; accepted: '
+}
+
 test_wrong() {
   run "$tessera" tune tiny.cfg --ranks 2
   ok "no machine" said 2 '--machine FILE is wanted: tessera bench writes one'
@@ -117,5 +148,6 @@ test_wrong() {
 test_search
 test_trials
 test_autotuning
+test_lists
 test_wrong
 finish

@@ -124,9 +124,9 @@ static void check_length(ts_reader *reader) {
 }
 
 static ts_status read_deck_text(const char *name, const char *text, size_t length, char *const *sets, int n_sets,
-                                ts_deck **out, ts_error *err) {
+                                ts_deck_choices *choices, ts_deck **out, ts_error *err) {
   ts_error errors = {0};
-  ts_reader reader = {.deck = ts_calloc(1, sizeof(ts_deck)), .err = &errors, .name = name};
+  ts_reader reader = {.deck = ts_calloc(1, sizeof(ts_deck)), .err = &errors, .name = name, .choices = choices};
   read_sources(&reader, text, length, sets, n_sets);
   check_length(&reader);
   clear_reader(&reader);
@@ -143,22 +143,36 @@ static ts_status read_deck_text(const char *name, const char *text, size_t lengt
 ts_status ts_deck_read_text(const char *name, const char *text, char *const *sets, int n_sets, ts_deck **out,
                             ts_error *err) {
   *out = NULL;
-  return read_deck_text(name, text, strlen(text), sets, n_sets, out, err);
+  return read_deck_text(name, text, strlen(text), sets, n_sets, NULL, out, err);
 }
 
-ts_status ts_deck_read(const char *path, char *const *sets, int n_sets, ts_deck **out, ts_error *err) {
+ts_status ts_deck_read_choices(const char *path, char *const *sets, int n_sets, ts_deck_choices *choices, ts_deck **out,
+                               ts_error *err) {
   *out = NULL;
   if (path == NULL) {
-    return read_deck_text(SET_NAME, "", 0, sets, n_sets, out, err);
+    return read_deck_text(SET_NAME, "", 0, sets, n_sets, choices, out, err);
   }
   char *text = NULL;
   size_t length = 0;
   if (ts_read_file(path, TS_DECK_LIMIT, &text, &length, err) != TS_OK) {
     return TS_BAD_INPUT;
   }
-  ts_status status = read_deck_text(path, text, length, sets, n_sets, out, err);
+  ts_status status = read_deck_text(path, text, length, sets, n_sets, choices, out, err);
   ts_free(text);
   return status;
+}
+
+ts_status ts_deck_read(const char *path, char *const *sets, int n_sets, ts_deck **out, ts_error *err) {
+  return ts_deck_read_choices(path, sets, n_sets, NULL, out, err);
+}
+
+void ts_deck_choices_clear(ts_deck_choices *choices) {
+  for (int i = 0; i < choices->n; ++i) {
+    ts_free(choices->items[i].path);
+    ts_strings_clear(&(ts_strings){choices->items[i].n, choices->items[i].values});
+  }
+  ts_free(choices->items);
+  *choices = (ts_deck_choices){0};
 }
 
 static void destroy_field(const ts_deck *deck, const ts_key *key, const char *path) {

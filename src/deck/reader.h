@@ -7,6 +7,7 @@
 
 #include "deck/check.h"
 #include "deck/deck.h"
+#include "deck/deck_read.h"
 #include "deck/schema.h"
 #include "deck/value.h"
 
@@ -29,8 +30,9 @@ typedef struct ts_setting {
 typedef struct ts_reader {
   ts_deck *deck;
   ts_error *err;
-  const char *name;   /**< The deck's file, for messages. */
-  const char *config; /**< The config.json that was read, likewise; NULL for none. */
+  const char *name;         /**< The deck's file, for messages. */
+  const char *config;       /**< The config.json that was read, likewise; NULL for none. */
+  ts_deck_choices *choices; /**< Gets the keys with lists of values to be tried; NULL: there may be none. */
   ts_source source;
   ts_setting *settings;
   int n_settings, capacity;

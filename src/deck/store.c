@@ -464,6 +464,66 @@ bool ts_setting_is_auto(const ts_setting *setting) {
   return word && ts_key_at(setting->key)->flags & TS_KEY_AUTO;
 }
 
+static bool has_one_value(const ts_key *key) {
+  static const bool one[TS_N_KEY_TYPES] = {
+      [TS_KEY_BOOL] = true, [TS_KEY_SWITCH] = true, [TS_KEY_INT] = true,  [TS_KEY_BYTES] = true,
+      [TS_KEY_REAL] = true, [TS_KEY_STRING] = true, [TS_KEY_DTYPE] = true};
+  return one[key->type];
+}
+
+/* Values to be tried, each right by itself, and the first stays in the field. */
+static void store_choice(const ts_target *t, const ts_value *list) {
+  ts_strings values = {0};
+  bool good = true;
+  for (int i = 0; i < list->n; ++i) {
+    ts_text text = {0};
+    good = take_value[t->key->type](t, &list->items[i]) && good;
+    if (good && t->field != NULL) {
+      ts_deck_print_value(&text, t->key, t->field);
+      ts_strings_add(&values, text.text);
+    }
+    ts_text_free(&text);
+  }
+  if (good) {
+    (void) take_value[t->key->type](t, &list->items[0]);
+    judge(t->reader, t->key, t->setting);
+  }
+  if (good && t->key->status == TS_KEY_WORKS) {
+    ts_deck_choices *all = t->reader->choices;
+    TS_GROW(all->items, all->n, all->capacity);
+    all->items[all->n++] = (ts_deck_choice){ts_strdup(t->setting->path), values.n, values.items};
+  } else {
+    ts_strings_clear(&values);
+  }
+}
+
+/* DeepSpeed's word for all stages. */
+static bool is_all_stages(const ts_target *t, const ts_value *value) {
+  return value->kind == TS_VALUE_STRING && strcasecmp(value->string, "all") == 0 &&
+         strcmp(t->key->path, "zero_optimization.stage") == 0;
+}
+
+/* False where the value is none to choose among. */
+static bool store_list(const ts_target *t, const ts_value *value) {
+  if (t->reader->choices != NULL && is_all_stages(t, value)) {
+    ts_value all = {0};
+    TS_CHECK(ts_value_from_word(&t->reader->source, "schema", "[0, 1, 2, 3]", &all, NULL) == TS_OK, "stages");
+    store_choice(t, &all);
+    ts_value_clear(&all);
+    return true;
+  }
+  const bool ours = t->setting->from != TS_FROM_MODEL && strchr(t->setting->path, '[') == NULL;
+  if (!ours || !has_one_value(t->key) || is_refused(t->key) || value->kind != TS_VALUE_LIST || value->n == 0) {
+    return false;
+  }
+  if (t->reader->choices != NULL || t->key->status == TS_KEY_NO_EFFECT) {
+    store_choice(t, value);
+  } else {
+    fail_value(t, TS_CHECK_TYPE, value, "is for `tessera tune`, which tries each");
+  }
+  return true;
+}
+
 static void store_setting(ts_reader *reader, const ts_setting *setting) {
   const ts_key *key = ts_key_at(setting->key);
   ts_target target = {reader, key, setting, ts_deck_field(reader->deck, key, setting->path)};
@@ -472,6 +532,9 @@ static void store_setting(ts_reader *reader, const ts_setting *setting) {
   }
   if (is_refused(key)) {
     target.field = NULL;
+  }
+  if (store_list(&target, &setting->value)) {
+    return;
   }
   if (take_value[key->type](&target, &setting->value)) {
     judge(reader, key, setting);

@@ -75,6 +75,10 @@ void ts_help_program(ts_text *to);
 void ts_help_command(const ts_command *command, ts_text *to);
 void ts_help_man(const ts_command *command, ts_text *to);
 
+/** Say what a deck has that is without effect, and the like; on standard error where \a stdout_is_result, as stdout
+ * belongs to what eval, plan and the others print then. Not collective. */
+void ts_say_notes(const ts_deck *deck, bool stdout_is_result);
+
 /** Read the deck named by the first positional argument with the --set values on rank 0 and give it to every rank.
  * \param [in] world  NULL for a single process without MPI. Collective over the world.
  * \return TS_BAD_INPUT, agreed. */

@@ -10,8 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Beside the result, not in it: stdout belongs to what eval, plan and the others print. */
-static void say_notes(const ts_deck *deck, bool stdout_is_result) {
+void ts_say_notes(const ts_deck *deck, bool stdout_is_result) {
   ts_text notes = {0};
   ts_deck_notes(deck, &notes);
   if (notes.length > 0) {
@@ -77,7 +76,7 @@ static ts_status read_and_share(const ts_arguments *arguments, ts_world *world, 
   bool reads = world == NULL || ts_world_rank(world) == 0;
   ts_status status = reads ? read_here(arguments, deck, checkpoint, err) : TS_OK;
   if (status == TS_OK && reads) {
-    say_notes(*deck, arguments->command->run != ts_main_train);
+    ts_say_notes(*deck, arguments->command->run != ts_main_train);
   }
   if (world == NULL) {
     return status;

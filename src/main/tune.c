@@ -223,8 +223,8 @@ typedef struct tuning {
   ts_tune_space space;
   ts_tune_job job;
   ts_tune_model model;
-  char mp[48], threads[48]; /* those of mp_size and --threads */
-  char **sets;              /* owned: --set's, and these */
+  ts_deck_choices choices; /* owned: what it has lists for */
+  char **sets;             /* owned, and each of them: --set's, and what makes it one deck */
 } tuning;
 
 /* The batch that is searched for, and whether the deck's own micro-batch has to be known. */
@@ -251,16 +251,29 @@ static ts_status try_outputs(const tuning *t, ts_error *err) {
   return status == TS_OK && enabled ? ts_make_directory(t->deck->autotuning.results_dir, err) : status;
 }
 
+static int64_t number_of_trials(const tuning *t) {
+  const bool wanted = t->deck->autotuning.enabled && ts_deck_is_set(t->deck, "autotuning.tuner_num_trials");
+  return t->n.measure > 0 ? t->n.measure : wanted ? t->deck->autotuning.tuner_num_trials : 0;
+}
+
 static ts_status read_deck_as_it_is(tuning *t, ts_error *err) {
-  ts_status status = ts_read_deck(t->arguments, NULL, &t->deck, err);
+  const ts_arguments *a = t->arguments;
+  ts_status status = ts_deck_read_choices(a->positional[0], a->sets, a->n_sets, &t->choices, &t->deck, err);
+  status = status == TS_OK ? ts_tune_check_choices(t->deck, &t->choices, err) : status;
   if (status != TS_OK) {
     return status;
   }
+  ts_say_notes(t->deck, true);
+  t->wish.choices = &t->choices;
   struct stat info;
   const char *results = t->deck->autotuning.results_dir;
   if (t->deck->autotuning.enabled && !t->deck->autotuning.overwrite && stat(results, &info) == 0) {
     return ts_deck_error(t->deck, "autotuning.results_dir", err,
                          "%s is there already, and autotuning.overwrite is false", results);
+  }
+  if (number_of_trials(t) > 0 && strcmp(ts_argument(a, "--format"), "json") == 0) {
+    return ts_error_add(err,
+                        "trials are told as text: leave --format json or --measure (autotuning.tuner_num_trials) out");
   }
   if (t->deck->autotuning.end_profile_step < t->deck->autotuning.start_profile_step) {
     return ts_deck_error(t->deck, "autotuning.end_profile_step", err, "is before autotuning.start_profile_step");
@@ -288,6 +301,27 @@ static ts_status choose_target(tuning *t, ts_error *err) {
   return status;
 }
 
+/* What all candidates are read with: --set's, the first value of what the deck has lists for, mp_size, --threads. */
+static void collect_sets(tuning *t) {
+  const ts_arguments *a = t->arguments;
+  const int64_t mp = t->deck->autotuning.enabled ? t->deck->autotuning.mp_size : 1;
+  int n = 0;
+  t->sets = ts_malloc((size_t) (a->n_sets + t->choices.n + 2) * sizeof *t->sets);
+  for (int i = 0; i < a->n_sets; ++i) {
+    t->sets[n++] = ts_strdup(a->sets[i]);
+  }
+  for (int i = 0; i < t->choices.n; ++i) {
+    t->sets[n++] = ts_format("%s=%s", t->choices.items[i].path, t->choices.items[i].values[0]);
+  }
+  if (mp > 1) {
+    t->sets[n++] = ts_format("tensor_parallel.autotp_size=%lld", (long long) mp);
+  }
+  if (t->n.threads > 0) {
+    t->sets[n++] = ts_format("run.threads=%lld", (long long) t->n.threads);
+  }
+  t->job.n_sets = n;
+}
+
 static ts_status open_tuning(tuning *t, ts_error *err) {
   const char *machine = ts_argument(t->arguments, "--machine");
   ts_status status = read_tune_numbers(t->arguments, &t->n, err);
@@ -301,21 +335,7 @@ static ts_status open_tuning(tuning *t, ts_error *err) {
   if (status != TS_OK) {
     return status;
   }
-  const int own = t->arguments->n_sets;
-  const int64_t mp = t->deck->autotuning.enabled ? t->deck->autotuning.mp_size : 1;
-  t->sets = ts_malloc(((size_t) own + 2) * sizeof *t->sets);
-  for (int i = 0; i < own; ++i) {
-    t->sets[i] = t->arguments->sets[i];
-  }
-  t->job.n_sets = own;
-  if (mp > 1) {
-    snprintf(t->mp, sizeof t->mp, "tensor_parallel.autotp_size=%lld", (long long) mp);
-    t->sets[t->job.n_sets++] = t->mp;
-  }
-  if (t->n.threads > 0) {
-    snprintf(t->threads, sizeof t->threads, "run.threads=%lld", (long long) t->n.threads);
-    t->sets[t->job.n_sets++] = t->threads;
-  }
+  collect_sets(t);
   t->wish.node = t->timing.node;
   t->job.path = t->arguments->positional[0];
   t->job.sets = t->sets;
@@ -331,6 +351,10 @@ static ts_status open_tuning(tuning *t, ts_error *err) {
 static void close_tuning(tuning *t) {
   ts_timing_clear(&t->timing);
   ts_deck_destroy(&t->deck);
+  ts_deck_choices_clear(&t->choices);
+  for (int i = 0; i < t->job.n_sets; ++i) {
+    ts_free(t->sets[i]);
+  }
   ts_free(t->sets);
 }
 
@@ -410,7 +434,7 @@ static ts_tune_order order_of_trials(const ts_deck *deck) {
 static ts_tune_trial trial_of(const tuning *t, const char *launch, const char *program) {
   enum { WARM = 3, STEPS = 5 };
   const ts_deck *deck = t->deck;
-  const bool enabled = deck->autotuning.enabled, own = t->n.measure == 0;
+  const bool enabled = deck->autotuning.enabled;
   const char *results = ts_argument(t->arguments, "--results");
   const int64_t profiled = deck->autotuning.end_profile_step - deck->autotuning.start_profile_step + 1;
   return (ts_tune_trial){.launch = launch,
@@ -421,10 +445,7 @@ static ts_tune_trial trial_of(const tuning *t, const char *launch, const char *p
                                   : enabled      ? profiled
                                                  : STEPS,
                          .seconds = (double) t->n.patience,
-                         .most = !own ? t->n.measure
-                                 : enabled && ts_deck_is_set(deck, "autotuning.tuner_num_trials")
-                                     ? deck->autotuning.tuner_num_trials
-                                     : 0,
+                         .most = number_of_trials(t),
                          .stop = enabled ? deck->autotuning.tuner_early_stopping : 0,
                          .micros = enabled ? deck->autotuning.num_tuning_micro_batch_sizes : 0,
                          .order = order_of_trials(deck),
@@ -447,10 +468,7 @@ static ts_status tell_search(const tuning *t, const ts_search *search, const cha
   (json ? ts_tune_print_json(&t->job, search, &text) : ts_tune_print(&t->job, search, (int) t->n.top, &text));
   const ts_tune_trial trial =
       trial_of(t, launch != NULL ? launch : ranks, length > 0 ? program : t->arguments->command->name);
-  if (trial.most > 0 && json) {
-    status = ts_error_add(
-        err, "trials are told as text: leave --format json or --measure (autotuning.tuner_num_trials) out");
-  } else if (trial.most > 0 && any) {
+  if (trial.most > 0 && any) {
     double took;
     status = ts_tune_measure(&t->job, search, &trial, &best, &took, &trials, err);
     seconds = status == TS_OK && !isnan(took) ? took : seconds;

@@ -4,6 +4,7 @@
 #include "pass/pipeline.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char *const names[TS_N_TUNED] = {[TS_TUNED_TP] = "tp",
@@ -16,6 +17,18 @@ static const char *const names[TS_N_TUNED] = {[TS_TUNED_TP] = "tp",
                                               [TS_TUNED_OFFLOAD] = "offload",
                                               [TS_TUNED_OVERLAP] = "overlap",
                                               [TS_TUNED_BUCKET] = "bucket"};
+
+/* Keys with the values of a setting as they are, but for a schedule's number of chunks. */
+static const char *const keys[TS_N_TUNED] = {[TS_TUNED_TP] = "tensor_parallel.autotp_size",
+                                             [TS_TUNED_SP] = "sequence_parallel_size",
+                                             [TS_TUNED_PP] = "pipeline.stages",
+                                             [TS_TUNED_SCHEDULE] = "pipeline.schedule",
+                                             [TS_TUNED_STAGE] = "zero_optimization.stage",
+                                             [TS_TUNED_MICRO] = "train_micro_batch_size_per_gpu",
+                                             [TS_TUNED_RECOMPUTE] = "activation_checkpointing.policy",
+                                             [TS_TUNED_OVERLAP] = "zero_optimization.overlap_comm",
+                                             [TS_TUNED_BUCKET] = "zero_optimization.reduce_bucket_size"};
+#define RECOMPUTE_SWITCH "activation_checkpointing.enabled"
 
 const char *ts_tuned_name(ts_tuned what) {
   return names[what];
@@ -70,11 +83,11 @@ static void add_schedule_value(ts_tune_space *s, const char *text) {
   add_text_value(s, TS_TUNED_SCHEDULE, text, divides);
 }
 
-static void add_own_schedule(ts_tune_space *s, const ts_deck *deck) {
+/* With the deck's number of chunks. */
+static void add_named_schedule(ts_tune_space *s, const ts_deck *deck, const char *name) {
   char text[24];
-  bool interleaved = strcmp(deck->pipeline.schedule, "interleaved") == 0;
-  snprintf(text, sizeof text, interleaved ? "%s x%lld" : "%s", deck->pipeline.schedule,
-           (long long) deck->pipeline.virtual_stages);
+  bool interleaved = strcmp(name, "interleaved") == 0;
+  snprintf(text, sizeof text, interleaved ? "%s x%lld" : "%s", name, (long long) deck->pipeline.virtual_stages);
   add_schedule_value(s, text);
 }
 
@@ -98,7 +111,7 @@ static void add_own_value(ts_tune_space *s, const ts_deck *deck, ts_tuned what) 
     case TS_TUNED_TP: add_number(s, what, (double) deck->tensor_parallel.autotp_size); break;
     case TS_TUNED_SP: add_number(s, what, (double) deck->sequence_parallel_size); break;
     case TS_TUNED_PP: add_number(s, what, (double) deck->pipeline.stages); break;
-    case TS_TUNED_SCHEDULE: add_own_schedule(s, deck); break;
+    case TS_TUNED_SCHEDULE: add_named_schedule(s, deck, deck->pipeline.schedule); break;
     case TS_TUNED_STAGE: add_number(s, what, (double) deck->zero_optimization.stage); break;
     case TS_TUNED_MICRO: add_number(s, what, (double) deck->train_micro_batch_size_per_gpu); break;
     case TS_TUNED_RECOMPUTE:
@@ -189,6 +202,91 @@ static void add_other_values(ts_tune_space *s, const ts_tune_wish *wish, ts_tune
   }
 }
 
+/* ---- what the deck has lists for ---- */
+
+static const ts_deck_choice *list_of_key(const ts_deck_choices *all, const char *path) {
+  for (int i = 0; all != NULL && path != NULL && i < all->n; ++i) {
+    if (strcmp(all->items[i].path, path) == 0) {
+      return &all->items[i];
+    }
+  }
+  return NULL;
+}
+
+static ts_tuned setting_of_key(const char *path) {
+  ts_tuned what = 0;
+  while (what < TS_N_TUNED && (keys[what] == NULL || strcmp(keys[what], path) != 0)) {
+    ++what;
+  }
+  return strcmp(path, RECOMPUTE_SWITCH) == 0 ? TS_TUNED_RECOMPUTE : what;
+}
+
+ts_status ts_tune_check_choices(const ts_deck *deck, const ts_deck_choices *choices, ts_error *err) {
+  for (int i = 0; i < choices->n; ++i) {
+    const ts_deck_choice *choice = &choices->items[i];
+    if (choice->n > 1 && setting_of_key(choice->path) == TS_N_TUNED) {
+      ts_text known = {0};
+      for (ts_tuned what = 0; what < TS_N_TUNED; ++what) {
+        ts_text_add(&known, keys[what] != NULL ? ", %s" : "", keys[what]);
+      }
+      ts_deck_error(deck, choice->path, err,
+                    "no values of this are tried, give one; accepted: lists of " RECOMPUTE_SWITCH "%s", known.text);
+      ts_text_free(&known);
+      return TS_BAD_INPUT;
+    }
+    if (choice->n > TS_TUNED_MOST) {
+      return ts_deck_error(deck, choice->path, err, "has %d values; accepted: at most %d", choice->n, TS_TUNED_MOST);
+    }
+  }
+  return TS_OK;
+}
+
+/* Of deck text. */
+static void add_chosen_value(ts_tune_space *s, const ts_deck *deck, ts_tuned what, const char *text) {
+  char word[24];
+  bool quoted = text[0] == '"';
+  snprintf(word, sizeof word, "%.*s", (int) strcspn(text + quoted, "\""), text + quoted);
+  switch (what) {
+    case TS_TUNED_SCHEDULE: add_named_schedule(s, deck, word); break;
+    case TS_TUNED_RECOMPUTE: add_recompute_value(s, word); break;
+    case TS_TUNED_OVERLAP: add_text_value(s, what, word, strcmp(word, "true") == 0); break;
+    default: add_number(s, what, strtod(word, NULL)); break;
+  }
+}
+
+static void add_chosen_values(ts_tune_space *s, const ts_deck *deck, ts_tuned what, const ts_deck_choice *choice) {
+  for (int i = 0; i < choice->n; ++i) {
+    add_chosen_value(s, deck, what, choice->values[i]);
+  }
+}
+
+/* A policy and none are one setting of two keys. */
+static void add_chosen_recompute(ts_tune_space *s, const ts_deck *deck, const ts_deck_choice *policies, bool or_none) {
+  const bool enabled = deck->activation_checkpointing.enabled;
+  if (!enabled) {
+    add_recompute_value(s, "none");
+  }
+  if (enabled || or_none) {
+    policies != NULL ? add_chosen_values(s, deck, TS_TUNED_RECOMPUTE, policies)
+                     : add_recompute_value(s, deck->activation_checkpointing.policy);
+  }
+  if (or_none) {
+    add_recompute_value(s, "none");
+  }
+}
+
+/* False: the deck has no list of them. */
+static bool add_listed_values(ts_tune_space *s, const ts_deck *deck, const ts_deck_choices *choices, ts_tuned what) {
+  const ts_deck_choice *choice = list_of_key(choices, keys[what]);
+  const bool or_none = what == TS_TUNED_RECOMPUTE && list_of_key(choices, RECOMPUTE_SWITCH) != NULL;
+  if (what == TS_TUNED_RECOMPUTE && (choice != NULL || or_none)) {
+    add_chosen_recompute(s, deck, choice, or_none);
+  } else if (choice != NULL) {
+    add_chosen_values(s, deck, what, choice);
+  }
+  return choice != NULL || or_none;
+}
+
 /* By ranks or samples, so that what the deck has is one of many. */
 static bool is_counted(ts_tuned what) {
   return what <= TS_TUNED_PP || what == TS_TUNED_MICRO;
@@ -197,6 +295,9 @@ static bool is_counted(ts_tuned what) {
 ts_tune_space ts_tune_space_of(const ts_deck *deck, int ranks, const ts_tune_wish *wish) {
   ts_tune_space s = {.ranks = ranks, .batch = deck->train_batch_size};
   for (ts_tuned what = 0; what < TS_N_TUNED; ++what) {
+    if (!wish->kept[what] && add_listed_values(&s, deck, wish->choices, what)) {
+      continue;
+    }
     if (wish->kept[what] || !is_counted(what)) {
       add_own_value(&s, deck, what);
     }
@@ -266,13 +367,6 @@ static int add_offload(const char *text, char **set, int n) {
 
 /* The first value of what is not counted is the deck's own, and stays as it is written. */
 int ts_candidate_sets(const ts_tune_space *s, const ts_candidate *c, char **set) {
-  static const char *const key[TS_N_TUNED] = {[TS_TUNED_TP] = "tensor_parallel.autotp_size",
-                                              [TS_TUNED_SP] = "sequence_parallel_size",
-                                              [TS_TUNED_PP] = "pipeline.stages",
-                                              [TS_TUNED_STAGE] = "zero_optimization.stage",
-                                              [TS_TUNED_MICRO] = "train_micro_batch_size_per_gpu",
-                                              [TS_TUNED_OVERLAP] = "zero_optimization.overlap_comm",
-                                              [TS_TUNED_BUCKET] = "zero_optimization.reduce_bucket_size"};
   int n = 0;
   for (ts_tuned what = 0; what < TS_N_TUNED; ++what) {
     const char *text = s->value[what][c->at[what]].text;
@@ -286,7 +380,7 @@ int ts_candidate_sets(const ts_tune_space *s, const ts_candidate *c, char **set)
     } else if (what == TS_TUNED_OFFLOAD) {
       n = add_offload(text, set, n);
     } else {
-      n = add_set(set, n, ts_format("%s=%s", key[what], text));
+      n = add_set(set, n, ts_format("%s=%s", keys[what], text));
     }
   }
   n = add_set(set, n, ts_format("gradient_accumulation_steps=%lld", (long long) ts_candidate_accumulation(s, c)));

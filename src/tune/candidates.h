@@ -52,6 +52,7 @@ typedef struct ts_tune_wish {
   int64_t least_micro, most_micro; /**< Samples of a micro-batch; 0: no bound. */
   bool device;                     /**< A GPU computes: something can leave it. */
   int node;                        /**< Ranks of a node: no more than that, or 8, share a product. */
+  const ts_deck_choices *choices;  /**< Borrowed; NULL: none.  What the deck has lists for takes no other value. */
 } ts_tune_wish;
 
 /** The name of a setting: "tp", "recompute", ... Not collective. */
@@ -60,9 +61,14 @@ const char *ts_tuned_name(ts_tuned what);
 /** The setting of that name, TS_N_TUNED for none. Not collective. */
 ts_tuned ts_tuned_find(const char *name);
 
-/** The values to be tried: of ranks and micro-batches the divisors of the ranks and of the batch, up to 8 ranks (or a
- * node) that share products, 64 that share a sample, 64 stages and 1024 samples; of more than TS_TUNED_MOST such as are
- * not near to each other.
+/** Are these choices some that a search can take: lists of one, or of at most TS_TUNED_MOST values for keys of settings
+ * (but not of offload, which is searched as a whole)?
+ * \return TS_BAD_INPUT with the first that is not, "FILE:LINE: KEY: ...". Not collective. */
+ts_status ts_tune_check_choices(const ts_deck *deck, const ts_deck_choices *choices, ts_error *err);
+
+/** The values to be tried: those of \a wish's choices, else of ranks and micro-batches the divisors of the ranks and of
+ * the batch, up to 8 ranks (or a node) that share products, 64 that share a sample, 64 stages and 1024 samples; of more
+ * than TS_TUNED_MOST such as are not near to each other.
  * \param [in] deck  As it is, its batch resolved; what it has comes first among the values of each setting that is not
  *                   counted by ranks. Not collective. */
 ts_tune_space ts_tune_space_of(const ts_deck *deck, int ranks, const ts_tune_wish *wish);
