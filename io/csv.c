@@ -95,23 +95,21 @@ ts_status ts_csv_try_to_continue(const char *path, const char *names, ts_error *
   if (access(path, F_OK) != 0) {
     return TS_OK;
   }
-  FILE *file = fopen(path, "re");
-  size_t most = strlen(names), length = 0;
-  char *line = ts_malloc(most);
-  bool ok = file != NULL;
-  if (ok) {
-    length = fread(line, 1, most, file);
-    ok = ferror(file) == 0;
+  FILE *file = ts_open_plain(path, LARGEST_FILE, err);
+  if (file == NULL) {
+    return TS_BAD_INPUT;
   }
+  size_t most = strlen(names);
+  char *line = ts_malloc(most);
+  size_t length = fread(line, 1, most, file);
+  bool ok = ferror(file) == 0;
   ts_status status = ok ? TS_OK : ts_error_add(err, "%s: cannot be read: %s", path, strerror(errno));
   const char *end = memchr(line, '\n', length);
   bool whole = end != NULL || length == most;
   if (ok && whole && (end == NULL || count_new(line, (size_t) (end - line), names) < 0)) {
     status = refuse_columns(path, err);
   }
-  if (file != NULL) {
-    fclose(file);
-  }
+  fclose(file);
   ts_free(line);
   return status;
 }
@@ -143,7 +141,7 @@ ts_status ts_csv_continue(const char *path, const char *names, int64_t last, ts_
   if (access(path, F_OK) != 0) {
     return TS_OK;
   }
-  if (ts_read_file(path, LARGEST_FILE, &text, &length, err) != TS_OK) {
+  if (ts_read_plain_file(path, LARGEST_FILE, &text, &length, err) != TS_OK) {
     return TS_BAD_INPUT;
   }
   ts_status status = continue_table(path, text, length, names, last, err);
@@ -155,7 +153,7 @@ ts_status ts_csv_read(const char *path, ts_csv *csv, ts_error *err) {
   *csv = (ts_csv){0};
   char *text;
   size_t length;
-  if (ts_read_file(path, LARGEST_FILE, &text, &length, err) != TS_OK) {
+  if (ts_read_plain_file(path, LARGEST_FILE, &text, &length, err) != TS_OK) {
     return TS_BAD_INPUT;
   }
   ts_status status = read_lines(path, text, csv, err);

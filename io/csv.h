@@ -17,8 +17,8 @@ typedef struct ts_csv {
   double *values; /**< Owned: [n_rows][n_columns]; integers over 2^53 are rounded. */
 } ts_csv;
 
-/** Read a file of at most 1 GiB.  A last line without its newline, which a process that died may leave, is ignored.
- * Not collective.
+/** Read a regular file of at most 1 GiB.  A last line without its newline, which a process that died may leave, is
+ * ignored.  Not collective.
  * \param [out] csv  The caller's, end with ts_csv_free; empty on error.
  * \return TS_BAD_INPUT: cannot be read, no first line, or "PATH:LINE: reason" for a row that is not as many numbers as
  *         there are columns. */

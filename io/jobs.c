@@ -123,7 +123,7 @@ ts_status ts_jobs_read(const char *directory, ts_job **jobs, int *n, ts_error *e
   *jobs = NULL;
   *n = 0;
   if (access(path, F_OK) == 0) {
-    status = ts_read_file(path, MOST_BYTES, &text, &length, err);
+    status = ts_read_plain_file(path, MOST_BYTES, &text, &length, err);
     if (status == TS_OK) {
       read_jobs_lines(text, length, jobs, n);
       ts_free(text);

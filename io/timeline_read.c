@@ -3,7 +3,6 @@
 #include "base/memory.h"
 #include "base/text.h"
 
-#include <errno.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -12,6 +11,7 @@
 #include <unistd.h>
 
 enum { MOST_OPS = 1000, MOST_LINE = 1 << 16 };
+#define MOST_BYTES ((size_t) 1 << 31)
 
 typedef struct reader {
   ts_trace *trace;
@@ -88,16 +88,14 @@ static other_data read_other(const char *line) {
 
 static ts_status read_rank(reader *r, const char *path, int rank, other_data *other, ts_error *err) {
   *other = (other_data){0};
-  FILE *file = fopen(path, "r");
+  FILE *file = ts_open_plain(path, MOST_BYTES, err);
   if (file == NULL) {
-    return ts_error_add(err, "%s: cannot be read: %s", path, strerror(errno));
+    return TS_BAD_INPUT;
   }
-  char *line = NULL;
-  size_t size = 0;
-  ssize_t length;
-  while ((length = getline(&line, &size, file)) > 0) {
-    length = strcspn(line, "\n") < (size_t) length ? (ssize_t) strcspn(line, "\n") : length;
-    length -= length > 0 && line[length - 1] == ',';
+  char *line = ts_malloc(MOST_LINE);
+  int64_t length;
+  while ((length = ts_next_line(file, line, MOST_LINE)) >= 0) {
+    length -= length > 0 && length < MOST_LINE && line[length - 1] == ',';
     json_t *event =
         length > 1 && length < MOST_LINE && line[0] == '{' ? json_loadb(line, (size_t) length, 0, NULL) : NULL;
     if (json_is_object(event)) {
@@ -107,7 +105,7 @@ static ts_status read_rank(reader *r, const char *path, int rank, other_data *ot
     }
     json_decref(event);
   }
-  free(line);
+  ts_free(line);
   fclose(file);
   return TS_OK;
 }

@@ -1,6 +1,6 @@
 /** \file
  * Timelines (io/timeline.h) read again: the spans of all ranks of an observed step.  Files are trusted in nothing: a
- * line that is no span is passed over.  Nothing here is collective.
+ * line that is no span, or longer than 64 KiB, is passed over.  Nothing here is collective.
  */
 #ifndef IO_TIMELINE_READ_H
 #define IO_TIMELINE_READ_H
@@ -37,7 +37,8 @@ enum { TS_TRACE_RANKS = 256, TS_TRACE_SPANS = 4000000 };
  * step: an earlier run may have left some of the name.  Where PATH says no number they are read as far as they are
  * there.
  * \param [out] trace  The caller's, end with ts_trace_clear in any case; empty where PATH is no timeline.
- * \return TS_BAD_INPUT with "PATH: reason": it cannot be read. Not collective. */
+ * \return TS_BAD_INPUT with "PATH: reason": it cannot be read, is no regular file or larger than 2 GiB.  Not
+ * collective. */
 ts_status ts_trace_read(const char *path, ts_trace *trace, ts_error *err);
 void ts_trace_clear(ts_trace *trace);
 

@@ -10,6 +10,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static void test_philox(void) {
@@ -343,6 +344,42 @@ static void test_files(void) {
   ts_free(parent);
 }
 
+/* What may never begin or end is no file of a run. */
+static void test_plain_files(void) {
+  ts_error err = {0};
+  size_t length;
+  char *pipe = ts_format("%s/pipe", tap_directory()), *zero = ts_format("%s/zero", tap_directory()), *text;
+  TS_CHECK(mkfifo(pipe, 0600) == 0 && symlink("/dev/zero", zero) == 0, "%s", pipe);
+  alarm(60); /* where it is waited for */
+  tap_ok(ts_read_plain_file(pipe, 9, &text, &length, &err) == TS_BAD_INPUT && text == NULL &&
+             strstr(err.text, "pipe: is no regular file") != NULL,
+         "a pipe is refused, without a wait");
+  alarm(0);
+  ts_error_clear(&err);
+  tap_ok(ts_open_plain(zero, 9, &err) == NULL && strstr(err.text, "zero: is no regular file") != NULL,
+         "a link to a device is refused");
+  ts_error_clear(&err);
+  put_file(tap_directory(), "plain", "abc\n\nlonger\nlast");
+  char *path = ts_format("%s/plain", tap_directory()), line[5];
+  tap_ok(ts_open_plain(path, 15, &err) == NULL && strstr(err.text, "larger than the 15 bytes") != NULL,
+         "a file over the limit is refused before it is read");
+  ts_error_clear(&err);
+  FILE *file = ts_open_plain(path, 16, &err);
+  static const struct {
+    int64_t length;
+    const char *line;
+  } lines[] = {{3, "abc"}, {0, ""}, {6, "long"}, {4, "last"}, {-1, ""}};
+  for (size_t i = 0; i < sizeof lines / sizeof *lines && file != NULL; ++i) {
+    int64_t n = ts_next_line(file, line, sizeof line);
+    tap_ok(n == lines[i].length && strcmp(line, lines[i].line) == 0, "line %zu: of %lld bytes \"%s\"", i,
+           (long long) lines[i].length, lines[i].line);
+  }
+  tap_ok(file != NULL && fclose(file) == 0, "and it is the caller's");
+  ts_free(path);
+  ts_free(zero);
+  ts_free(pipe);
+}
+
 /* ---- limits of memory ---- */
 
 static bool is_group(const ts_cgroup *g, const char *path, int64_t limit, int64_t available) {
@@ -418,6 +455,7 @@ int main(void) {
   test_nearest();
   test_text();
   test_files();
+  test_plain_files();
   test_cgroups();
   tap_ok(ts_memory_live() == 0, "nothing leaked");
   return tap_done();

@@ -48,6 +48,11 @@ test_plans() {
   run "$tessera" plan tiny.cfg --machine machine.cfg --against seen
   ok "--against a run: its step" printed '^  step +[0-9.]+ +[0-9.]+ +[+-][0-9.]+%$'
   ok "and its ops" printed '^    matmul +[0-9.]+ +[0-9.]+ +[+-][0-9.]+%$'
+  mv seen.json kept
+  mkfifo seen.json
+  run "$tessera" plan tiny.cfg --machine machine.cfg --against seen
+  ok "--against a run with a pipe for its timeline" said 2 'seen.json: is no regular file'
+  mv kept seen.json
   run "$tessera" plan tiny.cfg --machine machine.cfg --against nowhere
   ok "no such run" said 2 'nowhere/metrics.csv'
   run "$tessera" plan tiny.cfg --against seen

@@ -166,6 +166,33 @@ test_hostile() {
   [ -z "$browser" ] || ok "in the browser neither" sh -c "! grep -q '<img' '$scratch/dom'"
 }
 
+# Files that never begin, or never end: nothing waits for them, and the rest of the run is shown.
+test_endless() {
+  cp -r run endless
+  cp -r run pipe
+  rm endless/report.html endless/timeline.json endless/memory.csv endless/validation.csv endless/deck.cfg pipe/metrics.csv
+  ln -s /dev/zero endless/timeline.json
+  ln -s /dev/zero endless/memory.csv
+  mkfifo endless/validation.csv endless/deck.cfg endless/page.html pipe/metrics.csv
+  report endless
+  page=endless/report.html
+  ok "a run with pipes and devices" gave 0
+  for file in timeline.json memory.csv validation.csv deck.cfg; do
+    ok "its page names $file" holds "endless/$file: is no regular file"
+  done
+  well_formed "the page of a run with pipes and devices"
+  report endless -o endless/page.html
+  ok "a page over a pipe" said 2 'endless/page.html is no regular file: choose another name with -o'
+  report pipe
+  ok "metrics of a pipe" said 2 'pipe/metrics.csv: is no regular file'
+  rm pipe/metrics.csv
+  cp run/metrics.csv pipe/metrics.csv
+  cp run/metrics.csv endless/digests.csv
+  mkfifo pipe/digests.csv
+  run "$tessera" compare pipe endless
+  ok "digests of a pipe are none" gave 0
+}
+
 test_empty() {
   mkdir -p empty
   : > empty/metrics.csv
@@ -198,4 +225,5 @@ test_refused
 test_hostile
 test_empty
 test_long
+test_endless
 finish

@@ -11,6 +11,8 @@
 
 #include <math.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 /* ---- a run made up ---- */
 
@@ -256,6 +258,38 @@ static void test_stale_ranks(const char *path) {
   ts_free(lies);
 }
 
+/* What is no timeline, and may never begin or end. */
+static void test_endless(void) {
+  ts_trace trace;
+  char *path = ts_format("%s/endless.json", tap_directory());
+  alarm(60); /* where it is waited for */
+  TS_CHECK(mkfifo(path, 0600) == 0, "%s", path);
+  tap_ok(ts_trace_read(path, &trace, NULL) == TS_BAD_INPUT && trace.n_read == 0, "a pipe is no timeline");
+  ts_trace_clear(&trace);
+  TS_CHECK(remove(path) == 0 && symlink("/dev/zero", path) == 0, "%s", path);
+  tap_ok(ts_trace_read(path, &trace, NULL) == TS_BAD_INPUT && trace.n_read == 0, "a device is no timeline");
+  ts_trace_clear(&trace);
+  TS_CHECK(remove(path) == 0, "%s", path);
+  write_file(tap_directory(), "endless.json", "");
+  TS_CHECK(truncate(path, (off_t) 1 << 40) == 0, "%s", path);
+  tap_ok(ts_trace_read(path, &trace, NULL) == TS_BAD_INPUT && trace.n_read == 0, "nor a terabyte of nothing");
+  ts_trace_clear(&trace);
+  alarm(0);
+  ts_text text = {0};
+  static const char *const name[] = {"a", "b", "c"}; /* b's line is longer than any that a run writes */
+  for (int i = 0; i < 3; ++i) {
+    ts_text_add(&text, "{\"ph\": \"X\", \"cat\": \"%s\", \"ts\": 1, \"dur\": 1, \"tid\": 0%*s},\n", name[i],
+                i == 1 ? 1 << 17 : 0, "");
+  }
+  write_file(tap_directory(), "endless.json", text.text);
+  tap_ok(ts_trace_read(path, &trace, NULL) == TS_OK && trace.n == 2 && trace.n_ops == 2 &&
+             strcmp(trace.op[1], "c") == 0,
+         "a line of no end is passed over, those behind it are read");
+  ts_trace_clear(&trace);
+  ts_text_free(&text);
+  ts_free(path);
+}
+
 static void test_trace(void) {
   char *path = ts_format("%s/t.json", tap_directory());
   ts_trace trace;
@@ -291,6 +325,7 @@ static void test_trace(void) {
   tap_ok(status == TS_OK && trace.n == 2, "what is no span is passed over");
   ts_trace_clear(&trace);
   test_stale_ranks(path);
+  test_endless();
   tap_ok(ts_trace_read("/nonexistent", &trace, NULL) == TS_BAD_INPUT, "a file that is not there is an error");
   ts_trace_clear(&trace);
   ts_free(path);

@@ -257,7 +257,9 @@ static void write_run(const char *root) {
   put_file(root, "run/validation.csv", "step,tokens,loss,batches,seconds\n250,1,2.5,1,1\n500,1,2.75,1,1\n");
   put_file(root, "run/moe.csv",
            "step,layer,tokens,largest,smallest,idle,dropped,aux,z,largest_bias\n499,0,1,9,0,9,0,0,0,0\n"
-           "500,0,10,1.5,0.5,1,0.25,1,1,0\n500,1,10,2.5,0.5,2,0,1,1,0\n");
+           "500,0,10,1.5,0.5,1,0.25,1,1,0\n500,1,10,2.5,0.5,2,0,1,1,0\n"
+           /* counts that no layer has */
+           "500,2,10,1,1,4e18,0.125,1,1,0\n500,3,10,1,1,4e18,0.125,1,1,0\n500,4,10,1,1,4e18,0.125,1,1,0\n");
   put_file(root, "run/log.txt",
            "2026-11-21 12:32:06 step 20/600  loss 2.1\n2026-11-21 12:32:07 warning: half of it \033[2Jis missing\n"
            "2026-11-21 12:32:08 step 500  saved run/step_00000500\n");

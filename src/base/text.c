@@ -4,6 +4,7 @@
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <pcre2.h>
 #include <stdarg.h>
@@ -155,6 +156,34 @@ bool ts_ends_in(const char *text, const char *end) {
   return n >= m && strcmp(text + n - m, end) == 0;
 }
 
+static ts_status refuse_larger(const char *path, size_t limit, ts_error *err) {
+  return ts_error_add(err, "%s: larger than the %zu bytes accepted here", path, limit);
+}
+
+/* Closes the file. */
+static ts_status read_to_end(FILE *file, const char *path, size_t limit, char **text, size_t *length, ts_error *err) {
+  ts_text all = {0};
+  char block[65536];
+  size_t n;
+  while ((n = fread(block, 1, sizeof block, file)) > 0 && all.length + n <= limit) {
+    ts_text_append(&all, block, n);
+  }
+  bool failed = ferror(file) != 0, larger = n > 0;
+  int reason = errno;
+  fclose(file);
+  if (failed || larger) {
+    ts_text_free(&all);
+    return failed ? ts_error_add(err, "%s: cannot be read: %s", path, strerror(reason))
+                  : refuse_larger(path, limit, err);
+  }
+  if (all.text == NULL) {
+    ts_text_append(&all, "", 0);
+  }
+  *text = all.text;
+  *length = all.length;
+  return TS_OK;
+}
+
 ts_status ts_read_file(const char *path, size_t limit, char **text, size_t *length, ts_error *err) {
   *text = NULL;
   *length = 0;
@@ -170,27 +199,47 @@ ts_status ts_read_file(const char *path, size_t limit, char **text, size_t *leng
   }
   if (known && S_ISREG(info.st_mode) && (uint64_t) info.st_size > limit) { /* not read to find that out */
     fclose(file);
-    return ts_error_add(err, "%s: larger than the %zu bytes accepted here", path, limit);
+    return refuse_larger(path, limit, err);
   }
-  ts_text all = {0};
-  char block[65536];
-  size_t n;
-  while ((n = fread(block, 1, sizeof block, file)) > 0 && all.length + n <= limit) {
-    ts_text_append(&all, block, n);
+  return read_to_end(file, path, limit, text, length, err);
+}
+
+FILE *ts_open_plain(const char *path, size_t limit, ts_error *err) {
+  struct stat info;
+  int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (file < 0 || fstat(file, &info) != 0) {
+    ts_error_add(err, "%s: %s", path, strerror(errno));
+  } else if (!S_ISREG(info.st_mode)) {
+    ts_error_add(err, "%s: is no regular file", path);
+  } else if ((uint64_t) info.st_size > limit) {
+    refuse_larger(path, limit, err);
+  } else {
+    return fdopen(file, "rb");
   }
-  bool failed = ferror(file) != 0, larger = n > 0;
-  fclose(file);
-  if (failed || larger) {
-    ts_text_free(&all);
-    return failed ? ts_error_add(err, "%s: cannot be read: %s", path, strerror(errno))
-                  : ts_error_add(err, "%s: larger than the %zu bytes accepted here", path, limit);
+  if (file >= 0) {
+    close(file);
   }
-  if (all.text == NULL) {
-    ts_text_append(&all, "", 0);
+  return NULL;
+}
+
+ts_status ts_read_plain_file(const char *path, size_t limit, char **text, size_t *length, ts_error *err) {
+  *text = NULL;
+  *length = 0;
+  FILE *file = ts_open_plain(path, limit, err);
+  return file != NULL ? read_to_end(file, path, limit, text, length, err) : TS_BAD_INPUT;
+}
+
+int64_t ts_next_line(FILE *file, char *line, size_t size) {
+  int64_t length = 0;
+  int c;
+  while ((c = getc_unlocked(file)) != EOF && c != '\n') {
+    if ((size_t) length + 1 < size) {
+      line[length] = (char) c;
+    }
+    ++length;
   }
-  *text = all.text;
-  *length = all.length;
-  return TS_OK;
+  line[(size_t) length < size ? (size_t) length : size - 1] = 0;
+  return length > 0 || c != EOF ? length : -1;
 }
 
 ts_status ts_try_writing(const char *path, ts_error *err) {

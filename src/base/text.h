@@ -45,6 +45,19 @@ char *ts_format(const char *format, ...) __attribute__((format(printf, 1, 2)));
  */
 ts_status ts_read_file(const char *path, size_t limit, char **text, size_t *length, ts_error *err);
 
+/** Open a regular file of at most \a limit bytes for reading.  A pipe or a device, which may never begin or end, is
+ * refused, and nothing is waited for: what a run directory of somebody else has is opened this way.
+ * \return the caller's (fclose); NULL with "PATH: reason". Not collective. */
+FILE *ts_open_plain(const char *path, size_t limit, ts_error *err);
+
+/** The same as ts_read_file for a file that ts_open_plain opens. Not collective. */
+ts_status ts_read_plain_file(const char *path, size_t limit, char **text, size_t *length, ts_error *err);
+
+/** The next line of a file, without its end, into \a line of \a size bytes; of a longer one what has room, and the rest
+ * is passed over.
+ * \return its length in the file, of size bytes or more where it was cut; -1: there is none. Not collective. */
+int64_t ts_next_line(FILE *file, char *line, size_t size);
+
 /** Write \a length bytes to PATH.tmp and rename it to PATH, so that a reader sees the old or the new file.
  * \return TS_BAD_INPUT with the reason. Not collective. */
 ts_status ts_write_file(const char *path, const char *text, size_t length, ts_error *err);

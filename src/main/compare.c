@@ -1,9 +1,11 @@
 /* tessera compare: the first step, column and tensor in which two runs differ. */
 #include "base/memory.h"
+#include "base/text.h"
 #include "io/csv.h"
 #include "main/command.h"
 
 #include <math.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -129,7 +131,7 @@ static char *first_difference(FILE *a, FILE *b) {
 
 static FILE *open_digest_table(const char *run) {
   char *path = ts_format("%s/digests.csv", run);
-  FILE *file = fopen(path, "r");
+  FILE *file = ts_open_plain(path, SIZE_MAX, NULL);
   ts_free(path);
   return file;
 }

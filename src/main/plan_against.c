@@ -1,12 +1,13 @@
 #include "main/plan_against.h"
 
 #include "base/memory.h"
+#include "base/text.h"
 #include "deck/deck_read.h"
 #include "graph/op.h"
 #include "io/csv.h"
 
-#include <errno.h>
 #include <math.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,13 +63,12 @@ static int op_called(const char *name, size_t length) {
 
 /* The events of rank 0, a line each (io/timeline.h). */
 static ts_status read_timeline(const char *path, op_row *row, ts_error *err) {
-  FILE *file = fopen(path, "r");
-  char *line = NULL;
-  size_t size = 0;
+  char line[4096]; /* what is wanted of a longer one stands in front */
+  FILE *file = ts_open_plain(path, SIZE_MAX, err);
   if (file == NULL) {
-    return ts_error_add(err, "%s: %s", path, strerror(errno));
+    return TS_BAD_INPUT;
   }
-  while (getline(&line, &size, file) > 0) {
+  while (ts_next_line(file, line, sizeof line) >= 0) {
     const char *category = strstr(line, "\"cat\": \""), *duration = strstr(line, "\"dur\": ");
     if (category != NULL && duration != NULL) {
       category += strlen("\"cat\": \"");
@@ -79,7 +79,6 @@ static ts_status read_timeline(const char *path, op_row *row, ts_error *err) {
       }
     }
   }
-  free(line);
   fclose(file);
   return TS_OK;
 }

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static ts_status read_units(const ts_arguments *arguments, ts_report_units *units, ts_error *err) {
   const char *convention = ts_argument(arguments, "--mfu"), *peak = ts_argument(arguments, "--peak");
@@ -32,6 +33,10 @@ static ts_status read_units(const ts_arguments *arguments, ts_report_units *unit
 /* A page replaces an earlier one, and no other file. */
 static ts_status check_target(const char *path, bool given, ts_error *err) {
   char head[1024];
+  struct stat info;
+  if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) {
+    return ts_error_add(err, "%s is no regular file: choose another name with -o", path);
+  }
   FILE *file = fopen(path, "r");
   size_t n = file != NULL ? fread(head, 1, sizeof head - 1, file) : 0;
   head[n] = 0;

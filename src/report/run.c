@@ -44,12 +44,16 @@ static void note_damage(ts_report_run *run, const char *text) {
   run->damage = both;
 }
 
+static bool is_empty_file(const char *path) {
+  struct stat info;
+  return stat(path, &info) == 0 && S_ISREG(info.st_mode) && info.st_size == 0;
+}
+
 /* A table that may be missing, or empty as a job leaves it that found no room; what is damaged is told. */
 static void read_table(ts_report_run *run, const char *name, ts_csv *csv) {
   char *path = ts_format("%s/%s", run->directory, name);
-  struct stat info;
   ts_error err = {0};
-  if (stat(path, &info) == 0 && info.st_size > 0 && ts_csv_read(path, csv, &err) != TS_OK) {
+  if (access(path, F_OK) == 0 && !is_empty_file(path) && ts_csv_read(path, csv, &err) != TS_OK) {
     note_damage(run, err.text);
   }
   ts_error_clear(&err);
@@ -60,7 +64,7 @@ static void read_deck_file(ts_report_run *run) {
   char *path = ts_format("%s/deck.cfg", run->directory);
   size_t length;
   ts_error err = {0};
-  if (access(path, F_OK) == 0 && ts_read_file(path, MOST_DECK, &run->deck, &length, &err) != TS_OK) {
+  if (access(path, F_OK) == 0 && ts_read_plain_file(path, MOST_DECK, &run->deck, &length, &err) != TS_OK) {
     note_damage(run, err.text);
   }
   ts_error_clear(&err);
@@ -91,9 +95,8 @@ static const char *const names[TS_N_METRICS] = {
 
 static ts_status read_run_metrics(ts_report_run *run, ts_error *err) {
   char *path = ts_format("%s/metrics.csv", run->directory);
-  struct stat info;
   ts_status status = TS_OK;
-  if (stat(path, &info) == 0 && info.st_size == 0) {
+  if (is_empty_file(path)) {
     note_damage(run, "metrics.csv is empty");
   } else {
     status = ts_csv_read(path, &run->metrics, err);

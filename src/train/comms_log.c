@@ -54,7 +54,9 @@ static int by_value_up(const void *a, const void *b) {
 double ts_trimmed_mean(double *value, int n, double share) {
   int cut = (int) nearbyint(n * share);
   double sum = 0;
-  qsort(value, (size_t) n, sizeof *value, by_value_up);
+  if (n > 0) { /* qsort wants an array even of none */
+    qsort(value, (size_t) n, sizeof *value, by_value_up);
+  }
   for (int i = cut; i < n - cut; ++i) {
     sum += value[i];
   }

@@ -9,6 +9,7 @@
 
 #define LAST_BYTES ((int64_t) 1 << 18) /* of files of which the end is enough */
 #define LINE 4096                      /* bytes of a row */
+#define MOST_EXPERTS 1000000000        /* of a layer: what says more is no count, and sums stay within 64 bits */
 #define RARELY 15.0                    /* seconds between two looks at a run that says nothing */
 
 /* ---- rows ---- */
@@ -106,7 +107,7 @@ static void take_experts(void *user, const char *line) {
     *loads = (ts_expert_loads){.step = row.step};
   }
   loads->largest = fmax(loads->largest, row.largest);
-  loads->idle += row.idle;
+  loads->idle += row.idle >= 0 && row.idle < MOST_EXPERTS ? row.idle : 0;
   loads->dropped = (loads->dropped * loads->layers + row.dropped) / (loads->layers + 1);
   ++loads->layers;
 }
