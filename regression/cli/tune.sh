@@ -124,7 +124,7 @@ test_wrong() {
   run "$tessera" tune tiny.cfg --ranks 2 --machine h1000
   ok "an unknown one" said 2 'no datasheet of that name: there are a100-40gb, '
   tune --keep stage,speed
-  ok "an unknown setting" said 2 '--keep speed: there are tp, sp, '
+  ok "an unknown setting" said 2 '--keep speed: there are tp, sp, ep, '
   tune --measure 1 --format json
   ok "trials as json" said 2 'trials are told as text'
   tune --format xml

@@ -20,6 +20,14 @@ static const char llama[] =
     "run = { directory = \"none\"; steps = 1; };\n"
     "train_batch_size = 8;\n";
 
+static const char mixtral[] =
+    "model = { model_type = \"mixtral\"; vocab_size = 512; hidden_size = 96; intermediate_size = 128;\n"
+    "  num_hidden_layers = 2; num_attention_heads = 6; num_key_value_heads = 2; max_position_embeddings = 64;\n"
+    "  num_experts = 4; num_experts_per_tok = 2; tie_word_embeddings = false; };\n"
+    "data = { path = \"none\"; format = \"text\"; sequence_length = 32; };\n"
+    "run = { directory = \"none\"; steps = 1; };\n"
+    "train_batch_size = 8;\n";
+
 enum { PROCESSES = 2 };
 
 /* What a case consists of: a machine without samples, whose links are so fast. */
@@ -66,11 +74,12 @@ static ts_tune_model alone(const tuning *t) {
   return model;
 }
 
-static void open_tuning(tuning *t, int ranks, double link, double start, int64_t memory, const ts_tune_wish *wish) {
+static void open_tuning(tuning *t, const char *text, int ranks, double link, double start, int64_t memory,
+                        const ts_tune_wish *wish) {
   ts_error err = {0};
   ts_mesh mesh;
   *t = (tuning){.path = ts_format("%s/deck.cfg", tap_directory())};
-  TS_CHECK(ts_write_file(t->path, llama, strlen(llama), &err) == TS_OK, "%s", err.text);
+  TS_CHECK(ts_write_file(t->path, text, strlen(text), &err) == TS_OK, "%s", err.text);
   TS_CHECK(ts_deck_read(t->path, NULL, 0, &t->deck, &err) == TS_OK, "%s", err.text);
   TS_CHECK(ts_deck_mesh(t->deck, ranks, 0, &mesh, &err) == TS_OK &&
                ts_deck_resolve_batch(t->deck, ranks, &err) == TS_OK,
@@ -165,10 +174,11 @@ static void expect_best(tuning *t, int64_t memory, double best, int n, const cha
 }
 
 /* Without a limit, and with one that half of all are too large for. */
-static void test_search(int ranks, double link, double start, const ts_tune_wish *wish, const char *what) {
+static void test_search(const char *text, int ranks, double link, double start, const ts_tune_wish *wish,
+                        const char *what) {
   tuning t;
   int n;
-  open_tuning(&t, ranks, link, start, 0, wish);
+  open_tuning(&t, text, ranks, link, start, 0, wish);
   ts_tried *all = all_candidates(&t.space, &n);
   ts_tune_walk(&t.job, all, n, PROCESSES);
   expect_best(&t, 0, best_within(all, n, 0, &t.timing), n, what);
@@ -190,7 +200,7 @@ static void test_search(int ranks, double link, double start, const ts_tune_wish
 static void test_candidates(void) {
   tuning t;
   int n, wrong = 0, read = 0;
-  open_tuning(&t, 4, 1e9, 0, 0, &few);
+  open_tuning(&t, llama, 4, 1e9, 0, 0, &few);
   ts_tried *all = all_candidates(&t.space, &n);
   for (int i = 0; i < n; ++i) {
     const ts_candidate *c = &all[i].candidate;
@@ -233,7 +243,7 @@ static void test_candidates(void) {
 
 static void test_wrong(void) {
   tuning t;
-  open_tuning(&t, 2, 1e9, 0, 0, &few);
+  open_tuning(&t, llama, 2, 1e9, 0, 0, &few);
   ts_tried two[2] = {{.candidate = {{0}}}, {.candidate = {{0}}}};
   const ts_measured *by = t.timing.by[0];
   t.timing.by[0] = NULL; /* its process ends by a signal, or what a sanitizer makes of it */
@@ -292,8 +302,10 @@ int main(void) {
     wish.most_micro = 4;
   }
   test_candidates();
-  test_search(4, 1e9, 0, &wish, "fast links");
-  test_search(4, 5e7, 1e-4, &wish, "slow links");
+  test_search(llama, 4, 1e9, 0, &wish, "fast links");
+  test_search(llama, 4, 5e7, 1e-4, &wish, "slow links");
+  wish.kept[TS_TUNED_TP] = wish.kept[TS_TUNED_PP] = wish.kept[TS_TUNED_SP] = true;
+  test_search(mixtral, 4, 1e9, 1e-5, &wish, "experts");
   test_wrong();
   test_datasheets();
   return tap_done();

@@ -51,6 +51,17 @@ bool ts_deck_has_router_bias(const ts_deck *deck) {
   return family != NULL && family->router_bias != NULL && (deck->moe.num_experts.n == 0 || deck->moe.router_bias);
 }
 
+int64_t ts_deck_fewest_experts(const ts_deck *deck) {
+  const ts_ints *of_layers = &deck->moe.num_experts;
+  int64_t fewest = of_layers->n > 0                     ? of_layers->items[0]
+                   : ts_deck_experts_of_token(deck) > 0 ? deck->model.num_experts
+                                                        : 0;
+  for (int i = 1; i < of_layers->n; ++i) {
+    fewest = of_layers->items[i] < fewest ? of_layers->items[i] : fewest;
+  }
+  return fewest;
+}
+
 int64_t ts_deck_experts_of_token(const ts_deck *deck) {
   const ts_family *family = ts_deck_family(deck);
   return family == NULL || family->router == NULL ? 0

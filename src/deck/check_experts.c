@@ -203,10 +203,7 @@ static void note_idle_keys(ts_reader *reader) {
 
 static void check_deepspeed_layers(ts_reader *reader, const ts_family *family) {
   const ts_ints *experts = &reader->deck->moe.num_experts;
-  int64_t least = TS_DECK_MOST_EXPERTS;
-  for (int i = 0; i < experts->n; ++i) {
-    least = experts->items[i] < least ? experts->items[i] : least;
-  }
+  const int64_t least = ts_deck_fewest_experts(reader->deck);
   if (experts->n > 0 && family->with_experts == NULL) {
     ts_reader_report(reader, TS_CHECK_EXPERTS, "moe.num_experts", "%s %s; accepted: in a gpt2 or a llama",
                      family->router != NULL ? "experts beside those of a" : "DeepSpeed's layers in a",

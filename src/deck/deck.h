@@ -556,6 +556,9 @@ const struct ts_family *ts_deck_family(const ts_deck *deck);
 /** Do its routers have a bias for the choice (ts_family.router_bias)? Not collective. */
 bool ts_deck_has_router_bias(const ts_deck *deck);
 
+/** The experts of the layer that has fewest of those that have some; 0: the model has none. Not collective. */
+int64_t ts_deck_fewest_experts(const ts_deck *deck);
+
 /** How many of a layer's experts a token has; 0: the model has none. Not collective. */
 int64_t ts_deck_experts_of_token(const ts_deck *deck);
 

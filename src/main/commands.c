@@ -232,7 +232,8 @@ const ts_command ts_commands[] = {
      "all this was measured and how much is rated by what is near it.  Needs no MPI: run it on a login node.",
      plan_options, "tessera plan big.cfg --ranks 64 --set zero_optimization.stage=2", false},
     {"tune", ts_main_tune, "DECK", 1, 1, "search the settings with which a step is fastest",
-     "Searches stages of ZeRO, tensor, sequence and pipeline parallelism with its schedules, micro-batches, activation "
+     "Searches stages of ZeRO, tensor, sequence, expert and pipeline parallelism with its schedules, micro-batches, "
+     "activation "
      "checkpointing, offload, overlap and buckets for the deck's batch on a number of ranks, without running: each "
      "candidate's memory is that of its plan, its time that of the clock (plan --machine).  Prints the fastest, why "
      "others are not, and the words that make train use the best; -o writes it as a deck.  What changes results "

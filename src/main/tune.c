@@ -27,8 +27,8 @@ static ts_status read_kept_settings(const char *list, ts_tune_wish *wish, ts_err
       continue;
     }
     status = ts_error_add(err,
-                          "--keep %s: there are tp, sp, pp, schedule, stage, micro, recompute, offload, overlap, "
-                          "bucket",
+                          "--keep %s: there are tp, sp, ep, pp, schedule, stage, micro, recompute, offload, "
+                          "overlap, bucket",
                           name);
   }
   ts_free(names);
@@ -72,7 +72,7 @@ static ts_ints batches_of(const ts_deck *deck) {
 }
 
 /* The deck of one rank and one sample, by which candidates are estimated. */
-static ts_status model_alone(const ts_tune_job *job, double ep, ts_tune_model *model, ts_error *err) {
+static ts_status model_alone(const ts_tune_job *job, ts_tune_model *model, ts_error *err) {
   static const char *const alone[] = {"expert_parallel.autoep_size=1",
                                       "data_parallel_size=1",
                                       "tensor_parallel.autotp_size=1",
@@ -104,7 +104,6 @@ static ts_status model_alone(const ts_tune_job *job, double ep, ts_tune_model *m
   if (status == TS_OK) {
     ts_program *program = ts_program_create(&options);
     *model = ts_tune_model_of(program, job->space->batch);
-    model->ep = ep;
     ts_program_destroy(&program);
   }
   ts_deck_destroy(&deck);
@@ -375,7 +374,7 @@ static double cost_by_metric(const tuning *t, const ts_search *search, int64_t b
 static ts_status search_batch(tuning *t, int64_t batch, double seconds, ts_search *search, ts_error *err) {
   t->deck->train_batch_size = batch;
   t->space = ts_tune_space_of(t->deck, (int) t->n.ranks, &t->wish);
-  ts_status status = model_alone(&t->job, (double) t->deck->expert_parallel.autoep_size, &t->model, err);
+  ts_status status = model_alone(&t->job, &t->model, err);
   if (status == TS_OK) {
     *search = ts_tune_search(&t->job, &t->model, seconds, processors());
     drop_large(&t->job, search);

@@ -9,6 +9,7 @@
 
 static const char *const names[TS_N_TUNED] = {[TS_TUNED_TP] = "tp",
                                               [TS_TUNED_SP] = "sp",
+                                              [TS_TUNED_EP] = "ep",
                                               [TS_TUNED_PP] = "pp",
                                               [TS_TUNED_SCHEDULE] = "schedule",
                                               [TS_TUNED_STAGE] = "stage",
@@ -21,6 +22,7 @@ static const char *const names[TS_N_TUNED] = {[TS_TUNED_TP] = "tp",
 /* Keys with the values of a setting as they are, but for a schedule's number of chunks. */
 static const char *const keys[TS_N_TUNED] = {[TS_TUNED_TP] = "tensor_parallel.autotp_size",
                                              [TS_TUNED_SP] = "sequence_parallel_size",
+                                             [TS_TUNED_EP] = "expert_parallel.autoep_size",
                                              [TS_TUNED_PP] = "pipeline.stages",
                                              [TS_TUNED_SCHEDULE] = "pipeline.schedule",
                                              [TS_TUNED_STAGE] = "zero_optimization.stage",
@@ -110,6 +112,7 @@ static void add_own_value(ts_tune_space *s, const ts_deck *deck, ts_tuned what) 
   switch (what) {
     case TS_TUNED_TP: add_number(s, what, (double) deck->tensor_parallel.autotp_size); break;
     case TS_TUNED_SP: add_number(s, what, (double) deck->sequence_parallel_size); break;
+    case TS_TUNED_EP: add_number(s, what, (double) deck->expert_parallel.autoep_size); break;
     case TS_TUNED_PP: add_number(s, what, (double) deck->pipeline.stages); break;
     case TS_TUNED_SCHEDULE: add_named_schedule(s, deck, deck->pipeline.schedule); break;
     case TS_TUNED_STAGE: add_number(s, what, (double) deck->zero_optimization.stage); break;
@@ -155,12 +158,19 @@ static void add_divisors(ts_tune_space *s, ts_tuned what, int64_t of, int64_t le
   ts_free(found);
 }
 
+/* No rank is without experts. */
+static int64_t most_expert_ranks(const ts_deck *deck, int64_t most) {
+  const int64_t experts = deck->expert_parallel.enabled ? ts_deck_fewest_experts(deck) : 0;
+  return experts > most ? most : experts > 0 ? experts : 1;
+}
+
 /* All that may be tried. */
-static void add_other_values(ts_tune_space *s, const ts_tune_wish *wish, ts_tuned what) {
+static void add_other_values(ts_tune_space *s, const ts_deck *deck, const ts_tune_wish *wish, ts_tuned what) {
   enum { MOST_SHARED = 64, MOST_STAGES = 64, MOST_SAMPLES = 1024 };
   switch (what) {
     case TS_TUNED_TP: add_divisors(s, what, s->ranks, 1, wish->node > 8 ? wish->node : 8); break;
     case TS_TUNED_SP: add_divisors(s, what, s->ranks, 1, MOST_SHARED); break;
+    case TS_TUNED_EP: add_divisors(s, what, s->ranks, 1, most_expert_ranks(deck, MOST_SHARED)); break;
     case TS_TUNED_PP: add_divisors(s, what, s->ranks, 1, MOST_STAGES); break;
     case TS_TUNED_SCHEDULE:
       for (size_t i = 0; strcmp(schedules[i].text, "gpipe") != 0; ++i) { /* 1f1b waits as long and keeps less */
@@ -302,7 +312,7 @@ ts_tune_space ts_tune_space_of(const ts_deck *deck, int ranks, const ts_tune_wis
       add_own_value(&s, deck, what);
     }
     if (!wish->kept[what]) {
-      add_other_values(&s, wish, what);
+      add_other_values(&s, deck, wish, what);
     }
   }
   return s;
@@ -317,7 +327,8 @@ double ts_candidate_number(const ts_tune_space *s, const ts_candidate *c, ts_tun
 int ts_candidate_replicas(const ts_tune_space *s, const ts_candidate *c) {
   int64_t shared = (int64_t) (ts_candidate_number(s, c, TS_TUNED_TP) * ts_candidate_number(s, c, TS_TUNED_SP) *
                               ts_candidate_number(s, c, TS_TUNED_PP));
-  return shared > 0 && s->ranks % shared == 0 ? (int) (s->ranks / shared) : 0;
+  int64_t replicas = shared > 0 && s->ranks % shared == 0 ? s->ranks / shared : 0;
+  return replicas % (int64_t) ts_candidate_number(s, c, TS_TUNED_EP) == 0 ? (int) replicas : 0;
 }
 
 int64_t ts_candidate_accumulation(const ts_tune_space *s, const ts_candidate *c) {

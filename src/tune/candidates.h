@@ -14,6 +14,7 @@
 typedef enum ts_tuned {
   TS_TUNED_TP,        /**< Ranks that share each product. */
   TS_TUNED_SP,        /**< Ranks that share each sample. */
+  TS_TUNED_EP,        /**< Ranks that share a layer's experts, of those that have samples of their own. */
   TS_TUNED_PP,        /**< Stages of a pipeline, */
   TS_TUNED_SCHEDULE,  /**< and its schedule. */
   TS_TUNED_STAGE,     /**< ZeRO's. */
@@ -67,8 +68,8 @@ ts_tuned ts_tuned_find(const char *name);
 ts_status ts_tune_check_choices(const ts_deck *deck, const ts_deck_choices *choices, ts_error *err);
 
 /** The values to be tried: those of \a wish's choices, else of ranks and micro-batches the divisors of the ranks and of
- * the batch, up to 8 ranks (or a node) that share products, 64 that share a sample, 64 stages and 1024 samples; of more
- * than TS_TUNED_MOST such as are not near to each other.
+ * the batch, up to 8 ranks (or a node) that share products, 64 that share a sample or experts (but no more than there
+ * are), 64 stages and 1024 samples; of more than TS_TUNED_MOST such as are not near to each other.
  * \param [in] deck  As it is, its batch resolved; what it has comes first among the values of each setting that is not
  *                   counted by ranks. Not collective. */
 ts_tune_space ts_tune_space_of(const ts_deck *deck, int ranks, const ts_tune_wish *wish);

@@ -1,9 +1,19 @@
 #include "tune/estimate.h"
 
 #include "base/random.h"
+#include "family/stack.h"
 #include "graph/op.h"
 
 #include <math.h>
+
+static double parameters_of_experts(const ts_program *program) {
+  double count = 0;
+  for (int i = 0; i < program->layout->n_parameters; ++i) {
+    const ts_parameter *p = &program->layout->parameter[i];
+    count += ts_stack_is(p->name, p->shape.n) ? (double) ts_shape_count(&p->shape) : 0;
+  }
+  return count;
+}
 
 ts_tune_model ts_tune_model_of(const ts_program *alone, int64_t batch) {
   const ts_deck *deck = alone->deck;
@@ -11,6 +21,7 @@ ts_tune_model ts_tune_model_of(const ts_program *alone, int64_t batch) {
   const int64_t *bytes = alone->plan->bytes;
   return (ts_tune_model){.flops = ts_program_model_flops(alone, NULL) * (double) batch / (double) alone->batch,
                          .parameters = parameters,
+                         .experts = parameters_of_experts(alone),
                          .bytes = (double) bytes[TS_PURPOSE_PARAMETER] / parameters,
                          .gradient_bytes = (double) bytes[TS_PURPOSE_GRADIENT] / parameters,
                          .state_bytes = (double) bytes[TS_PURPOSE_OPTIMIZER] / parameters,
@@ -21,16 +32,17 @@ ts_tune_model ts_tune_model_of(const ts_program *alone, int64_t batch) {
                          .low = ts_deck_products(deck) != TS_F32,
                          .keeps =
                              !deck->activation_checkpointing.cpu_checkpointing && !deck->compile.offload_activation,
-                         .ep = 1};
+                         .of_token = (double) ts_deck_experts_of_token(deck)};
 }
 
 typedef struct shape {
-  double tp, sp, pp, dp, stage, micro, steps, recompute, offload;
+  double tp, sp, ep, pp, dp, stage, micro, steps, recompute, offload;
 } shape;
 
 static shape grid_of(const ts_tune_space *s, const ts_candidate *c) {
   return (shape){.tp = ts_candidate_number(s, c, TS_TUNED_TP),
                  .sp = ts_candidate_number(s, c, TS_TUNED_SP),
+                 .ep = ts_candidate_number(s, c, TS_TUNED_EP),
                  .pp = ts_candidate_number(s, c, TS_TUNED_PP),
                  .dp = ts_candidate_replicas(s, c),
                  .stage = ts_candidate_number(s, c, TS_TUNED_STAGE),
@@ -65,22 +77,30 @@ static double message(const ts_tune_model *m, const ts_timing *t, ts_op op, ts_d
   return ranks > 1 ? remembered_seconds(m, t->by[0], &work) : 0;
 }
 
-/* Of gradients and parameters among those that have the same part of the model; ranks along tp are next to each other.
- */
+/* Of so many gradients and parameters among ranks that have the same. */
+static double part_messages(const shape *x, const ts_tune_model *m, const ts_timing *t, double part, double ranks,
+                            double apart) {
+  const double times = x->stage >= 2 ? x->steps : 1, gathers = x->stage == 3 ? 2 * x->steps : 1;
+  return times * message(m, t, TS_OP_REDUCE_SCATTER, m->wire, ranks, apart, part * m->gradient_bytes) +
+         gathers * message(m, t, TS_OP_ALL_GATHER, m->wire, ranks, apart, part * m->bytes);
+}
+
+/* Among those that have the same part of the model; ranks along tp are next to each other. */
 static double data_messages(const shape *x, const ts_tune_model *m, const ts_timing *t) {
-  const double ranks = x->dp * x->sp, part = m->parameters / (x->tp * x->pp), times = x->stage >= 2 ? x->steps : 1;
-  double each = message(m, t, TS_OP_REDUCE_SCATTER, m->wire, ranks, x->tp, part * m->gradient_bytes) * times;
-  double gathers = x->stage == 3 ? 2 * x->steps : 1;
-  return each + gathers * message(m, t, TS_OP_ALL_GATHER, m->wire, ranks, x->tp, part * m->bytes);
+  const double ranks = x->dp * x->sp, dense = (m->parameters - m->experts) / (x->tp * x->pp),
+               experts = m->experts / (x->tp * x->pp * x->ep);
+  return part_messages(x, m, t, dense, ranks, x->tp) +
+         (experts > 0 ? part_messages(x, m, t, experts, ranks / x->ep, x->tp * x->sp * x->ep) : 0);
 }
 
 /* Of blocks, which nothing hides: two sums forward and two backward of ranks that share products, as many exchanges of
- * those that share samples. */
+ * those that share samples, and as many of the rows of experts. */
 static double block_messages(const shape *x, const ts_tune_model *m, const ts_timing *t) {
   const double times = 4 * x->steps * m->layers / x->pp, bytes = x->micro * m->length / x->sp * m->hidden * m->bytes;
   double sums = message(m, t, TS_OP_ALL_REDUCE, m->wire, x->tp, 1, 2 * bytes),
-         exchanges = message(m, t, TS_OP_ALL_TO_ALL, m->wire, x->sp, x->tp, 2 * bytes / x->tp);
-  return times * (0.5 * sums + exchanges);
+         exchanges = message(m, t, TS_OP_ALL_TO_ALL, m->wire, x->sp, x->tp, 2 * bytes / x->tp),
+         rows = message(m, t, TS_OP_ALL_TO_ALL, m->wire, x->ep, x->tp * x->sp, m->of_token * bytes / x->tp);
+  return times * (0.5 * sums + exchanges + rows);
 }
 
 /* A step as so many times its work: what a pipeline waits while it fills and empties. */
@@ -98,6 +118,11 @@ static double rate_of_products(const shape *x, const ts_tune_model *m, const ts_
   return work.flops / remembered_seconds(m, by, &work);
 }
 
+/* A rank's, but for what tp and pp cut and what others of the same part have. */
+static double own_parameters(const shape *x, const ts_tune_model *m) {
+  return m->parameters - m->experts + m->experts / x->ep;
+}
+
 enum { NODES = 50 }; /* of a block, forward and backward, about */
 
 double ts_tune_estimate(const ts_tune_space *s, const ts_tune_model *m, const ts_candidate *c, const ts_timing *t) {
@@ -105,7 +130,7 @@ double ts_tune_estimate(const ts_tune_space *s, const ts_tune_model *m, const ts
   const ts_measured *by = t->by[0];
   const double computed = (1 + x.recompute) * m->flops / s->ranks / rate_of_products(&x, m, by) +
                           x.steps * NODES * m->layers / x.pp * by->instruction,
-               updated = m->parameters / (x.tp * x.pp) / (x.stage >= 1 ? x.dp * x.sp : 1) *
+               updated = (x.stage >= 1 ? m->parameters / (x.dp * x.sp) : own_parameters(&x, m)) / (x.tp * x.pp) *
                          (2 * m->state_bytes + m->gradient_bytes + m->bytes) / by->copy,
                beside = data_messages(&x, m, t);
   return (computed + block_messages(&x, m, t)) * bubble(&x, ts_candidate_number(s, c, TS_TUNED_SCHEDULE)) +
@@ -121,9 +146,9 @@ static double least_kept(const shape *x, const ts_tune_model *m) {
 
 double ts_tune_least_bytes(const ts_tune_space *s, const ts_tune_model *m, const ts_candidate *c) {
   const shape x = grid_of(s, c);
-  const double part = m->parameters / (x.tp * x.pp * m->ep), ranks = x.dp * x.sp;
-  double values = part * m->bytes / (x.stage == 3 ? ranks : 1),
-         gradients = part * m->gradient_bytes / (x.stage >= 2 ? ranks : 1),
-         states = part * m->state_bytes / (x.stage >= 1 ? ranks : 1);
+  const double whole = own_parameters(&x, m) / (x.tp * x.pp), part = m->parameters / (x.tp * x.pp * x.dp * x.sp);
+  double values = (x.stage == 3 ? part : whole) * m->bytes,
+         gradients = (x.stage >= 2 ? part : whole) * m->gradient_bytes,
+         states = (x.stage >= 1 ? part : whole) * m->state_bytes;
   return (x.offload < 2 ? values : 0) + (x.offload < 1 ? gradients + states : 0) + least_kept(&x, m);
 }

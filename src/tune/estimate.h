@@ -14,7 +14,8 @@ enum { TS_TUNE_MEMO = 4096 };
 /** What estimates know of a deck. */
 typedef struct ts_tune_model {
   double flops;          /**< Of a step, all ranks. */
-  double parameters;     /**< Elements, */
+  double parameters;     /**< Elements, those of experts included, */
+  double experts;        /**< elements of experts, */
   double bytes;          /**< bytes of one, */
   double gradient_bytes; /**< of its gradient, */
   double state_bytes;    /**< and of its masters and moments. */
@@ -23,7 +24,7 @@ typedef struct ts_tune_model {
   ts_dtype wire;         /**< Of gradients. */
   bool low;              /**< Products are not in fp32. */
   bool keeps;            /**< Activations stay in memory from forward to backward. */
-  double ep;             /**< Ranks that share experts, of all candidates. */
+  double of_token;       /**< Experts that a token has; 0: there are none. */
   ts_sample *memo;       /**< TS_TUNE_MEMO samples that estimates remember, zero at first; NULL: none. Borrowed. */
 } ts_tune_model;
 
