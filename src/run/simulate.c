@@ -1,4 +1,4 @@
-/* Cost: instructions x storages of a place for the memory of each rank, collectives x ranks x pieces for what they say. */
+/* Cost: instructions x storages of a place for each rank's memory, collectives x ranks x pieces for what they say. */
 #include "run/simulation.h"
 
 #include "base/memory.h"
