@@ -39,7 +39,7 @@ given=
 if [ -z "$all" ]; then
   other=v4
   ! grep -q avx512vl /proc/cpuinfo || other=v3
-  for library in libtessera.a libcpu_generic.a libcpu_$other.a; do
+  for library in libtessera_train.a libtessera.a libcpu_generic.a libcpu_$other.a; do
     cp "$build/$library" .
     given="$given -o $library"
   done

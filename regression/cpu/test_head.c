@@ -411,7 +411,7 @@ static void check_differences(float scale, float softcap) {
 }
 
 int main(void) {
-#ifdef STAND_IN /* is slow: each shape has some of the types, each type some shapes; TEST_HEAD_ALL is for all of them */
+#ifdef STAND_IN /* is slow: each shape has one of the types, each type some shapes; TEST_HEAD_ALL is for all of them */
   const bool is_sampled = getenv("TEST_HEAD_ALL") == NULL;
 #else
   const bool is_sampled = false;
@@ -438,7 +438,7 @@ int main(void) {
       {TS_F32, TS_F32}, {TS_BF16, TS_F32}, {TS_BF16, TS_BF16}, {TS_F16, TS_F32}, {TS_F16, TS_F16}};
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; ++i) {
     for (size_t t = 0; t < sizeof types / sizeof *types; ++t) {
-      if (is_sampled && (i + t) % 3 != 0) {
+      if (is_sampled && (i + i / 5 + t) % 5 != 0) {
         continue;
       }
       problem p = shapes[i];

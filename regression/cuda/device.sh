@@ -179,7 +179,7 @@ test_offload() {
     --set activation_checkpointing.cpu_checkpointing=true
   ok "and of a pipeline, for each micro-batch in its slot" both clean 'same stages stages_away'
   deep="--set model.n_layer=8 --set run.steps=2 --set bf16.enabled=true --set train_batch_size=auto
-    --set train_micro_batch_size_per_gpu=8 --set gradient_accumulation_steps=3 --set pipeline.stages=2"
+    --set train_micro_batch_size_per_gpu=6 --set gradient_accumulation_steps=3 --set pipeline.stages=2"
   deep_away="$deep --set compile.offload_activation=true --set zero_optimization.offload_optimizer.device=nvme
     --set zero_optimization.stage3_param_persistence_threshold=0
     --set zero_optimization.offload_optimizer.nvme_path=. --set aio.block_size=4096 --set aio.queue_depth=1

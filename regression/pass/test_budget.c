@@ -8,6 +8,7 @@
 #include "run/turns.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 /* Two large tables, two blocks; norms stay. */
 static const char model[] =
@@ -293,7 +294,8 @@ static void test_units(const char *sets, bool device) {
   grid_backend = NULL;
 }
 
-/* With device = "auto" states compete: no more is copied than with either of them first. */
+/* With device = "auto" states compete: no more is copied than with either of them first, and within some limit both
+ * stay in part.  Under half of the limits; TEST_BUDGET_ALL is for all. */
 static void test_competition(void) {
   setting s;
   grid_backend = null_device();
@@ -305,7 +307,11 @@ static void test_competition(void) {
   bool right = true;
   int both = 0;
   double before = INFINITY;
+  const bool all = getenv("TEST_BUDGET_ALL") != NULL;
   for (int part = 1; part <= LIMITS; ++part) {
+    if (!all && part % 2 == 0 && part < LIMITS) {
+      continue;
+    }
     s.options.memory = least + (peak - least) * part / LIMITS;
     ts_program *program = ts_program_create(&s.options);
     const ts_moved moved = ts_program_moved(program);
@@ -315,8 +321,8 @@ static void test_competition(void) {
     before = copied;
     ts_program_destroy(&program);
   }
-  tap_ok(right && before == 0, "activations beside states: what fits, the less the more there is (%d of %d share)",
-         both, LIMITS);
+  tap_ok(right && before == 0 && both > 0,
+         "activations beside states: what fits, the less the more there is (%d share)", both);
   ts_deck_destroy(&s.deck);
   grid_backend = NULL;
 }

@@ -286,7 +286,7 @@ static void test_forwards(void) {
 int main(void) {
   const char *all = getenv("TEST_STAGE_ALL");
   bool one = all != NULL && ts_pipeline_find(all) < TS_N_PIPELINES;
-  static const int step[TS_N_PIPELINES] = {127, 127, 167, 127, 113, 113};
+  static const int step[TS_N_PIPELINES] = {251, 251, 331, 251, 227, 227};
   for (int i = 0; i < TS_N_PIPELINES; ++i) {
     if (!one || ts_pipeline_find(all) == (ts_pipeline_schedule) i) {
       test_clean((ts_pipeline_schedule) i, all != NULL ? 1 : step[i]);

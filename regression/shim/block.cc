@@ -13,7 +13,9 @@
 #include <ucontext.h>
 #include <vector>
 
-enum { MOST_THREADS = 1024, STACK = 128 << 10, STATIC_SHARED = 48 << 10, MOST_SHARED = 227 << 10, GUARD = 64 };
+/* From stack to stack is no power of two, or the tops of all would share a few lines of the processor's caches. */
+enum { MOST_THREADS = 1024, STACK = 128 << 10, STRIDE = STACK + 17 * 64 };
+enum { STATIC_SHARED = 48 << 10, MOST_SHARED = 227 << 10, GUARD = 64 };
 
 /* ---- switching stacks ---- */
 
@@ -134,7 +136,7 @@ template <typename T> struct pending {
 struct fiber {
   shim_thread self; /* first: shim_self points here */
   fiber_context context;
-  bool done;
+  bool begun, done;
   const char *waits; /* in what */
   long exchanges;
   pending<copy> copies;
@@ -143,7 +145,7 @@ struct fiber {
 };
 
 struct warp {
-  alignas(16) unsigned char slot[2][32][64]; /* of even and odd exchanges */
+  alignas(16) unsigned char slot[2][32][64]; /* of even and odd exchanges; zeros of lanes that are not there */
   unsigned arrived[2];
   unsigned asleep; /* lanes that wait for others */
 };
@@ -161,6 +163,7 @@ static struct block {
   int threads, live, at_barrier;
   std::vector<struct fiber> fibers;
   std::vector<int> ready, asleep; /* those that can go on, and those in a barrier */
+  std::vector<char *> stacks;     /* that nobody uses */
   std::vector<struct warp> warps;
   std::vector<array> arrays;
   size_t shared_used, dynamic_bytes;
@@ -168,7 +171,6 @@ static struct block {
   fiber_context scheduler;
   const std::function<void()> *body;
 } b;
-static char *stacks;
 static long launches, barriers;
 static unsigned ends; /* blocks that run at each end of a dimension; 0: all */
 
@@ -202,23 +204,38 @@ static int number(const fiber *f) {
   return 32 * f->self.warp + f->self.lane;
 }
 
-/* Go on with one of those that can, or where the block began. */
-static void go_on(fiber_context *from, bool last) {
-  fiber_context *to = &b.scheduler;
-  if (!b.ready.empty()) {
-    std::swap(b.ready[shim_random((unsigned) b.ready.size())], b.ready.back());
-    fiber *f = &b.fibers[(size_t) b.ready.back()];
-    b.ready.pop_back();
-    shim_self = &f->self;
-    to = &f->context;
+/* One of those that can go on; NULL: there is none. */
+static fiber *draw(void) {
+  if (b.ready.empty()) {
+    return NULL;
   }
-  change(from, to, last);
+  std::swap(b.ready[shim_random((unsigned) b.ready.size())], b.ready.back());
+  fiber *f = &b.fibers[(size_t) b.ready.back()];
+  b.ready.pop_back();
+  return f;
+}
+
+static void entry(void);
+
+/* Go on with `to`, or, without one, where the block began. */
+static void go_on(fiber_context *from, fiber *to, bool last) {
+  if (to == NULL) {
+    change(from, &b.scheduler, last);
+    return;
+  }
+  if (!to->begun) {
+    to->begun = true;
+    prepare(&to->context, b.stacks.back(), entry);
+    b.stacks.pop_back();
+  }
+  shim_self = &to->self;
+  change(from, &to->context, last);
 }
 
 /* Until somebody makes it ready. */
 static void pause(const char *waits) {
   self()->waits = waits;
-  go_on(&self()->context, self()->done);
+  go_on(&self()->context, draw(), false);
 }
 
 /* Whether all have arrived. */
@@ -233,8 +250,7 @@ static bool release_barrier(void) {
   return true;
 }
 
-static void entry(void) {
-  arrive();
+static void run_thread(void) {
   (*b.body)();
   fiber *f = self();
   if (!f->copies.empty()) {
@@ -246,7 +262,22 @@ static void entry(void) {
   f->done = true;
   --b.live;
   release_barrier();
-  pause("has ended");
+}
+
+/* On one stack after another thread that has ended: most kernels' never wait, and all run on this one. */
+static void entry(void) {
+  arrive();
+  run_thread();
+  fiber *next = draw();
+  while (next != NULL && !next->begun) {
+    next->begun = true;
+    next->context.stack = self()->context.stack;
+    shim_self = &next->self;
+    run_thread();
+    next = draw();
+  }
+  b.stacks.push_back((char *) self()->context.stack.bottom);
+  go_on(&self()->context, next, true);
 }
 
 /* A thread that has ended counts as arrived, as on the device; and so does one in another __syncthreads. */
@@ -513,18 +544,22 @@ void ts_ldmatrix_trans(uint32_t r[4], const void *row) {
 
 /* ---- launching ---- */
 
-static void start_fiber(int i, shim_index block) {
+/* What a thread is in all blocks. */
+static void name_thread(int i) {
   fiber *f = &b.fibers[(size_t) i];
   unsigned x = (unsigned) i;
   f->self.thread = {x % shim_block_dim.x, x / shim_block_dim.x % shim_block_dim.y,
                     x / (shim_block_dim.x * shim_block_dim.y)};
-  f->self.block = block;
   f->self.lane = i % 32;
   f->self.warp = i / 32;
-  f->done = false;
+}
+
+static void start_fiber(int i, shim_index block) {
+  fiber *f = &b.fibers[(size_t) i];
+  f->self.block = block;
+  f->begun = f->done = false;
   f->exchanges = 0;
   f->unshown = false;
-  prepare(&f->context, stacks + (size_t) i * STACK, entry);
 }
 
 template <typename T> static void shuffle(std::vector<T> &list) {
@@ -540,12 +575,14 @@ static void run_block(shim_index block) {
   clear_shared();
   b.arrays.clear();
   b.shared_used = 0;
-  std::fill(b.warps.begin(), b.warps.end(), warp());
+  for (warp &w : b.warps) {
+    w.arrived[0] = w.arrived[1] = w.asleep = 0;
+  }
   for (int i = 0; i < b.threads; ++i) {
     start_fiber(i, block);
     b.ready.push_back(i);
   }
-  go_on(&b.scheduler, false);
+  go_on(&b.scheduler, draw(), false);
   for (int i = 0; i < b.threads; ++i) {
     if (!b.fibers[(size_t) i].done) {
       shim_self = &b.fibers[(size_t) i].self;
@@ -572,9 +609,12 @@ static void run_grid(dim3 grid, dim3 block, size_t shared, const std::function<v
   b.body = &body;
   b.dynamic_bytes = shared;
   b.fibers.resize((size_t) std::max<size_t>(b.fibers.size(), (size_t) b.threads));
-  b.warps.resize((size_t) (b.threads + 31) / 32);
+  b.warps.assign((size_t) (b.threads + 31) / 32, warp());
   shim_block_dim = {block.x, block.y, block.z};
   shim_grid_dim = {grid.x, grid.y, grid.z};
+  for (int i = 0; i < b.threads; ++i) {
+    name_thread(i);
+  }
   std::vector<shim_index> order;
   for (unsigned z : indices_of(grid.z)) {
     for (unsigned y : indices_of(grid.y)) {
@@ -589,14 +629,25 @@ static void run_grid(dim3 grid, dim3 block, size_t shared, const std::function<v
   }
 }
 
+static void make_stacks(void) {
+  char *all = (char *) mmap(NULL, (size_t) MOST_THREADS * STRIDE, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (all == MAP_FAILED) {
+    fprintf(stderr, "shim: no memory for stacks\n");
+    abort();
+  }
+  for (int i = MOST_THREADS; i-- > 0;) {
+    b.stacks.push_back(all + (size_t) i * STRIDE);
+  }
+}
+
 cudaError_t shim_launch(dim3 grid, dim3 block, size_t shared, cudaStream_t stream, std::function<void()> thread) {
   if (block.x * block.y * block.z > MOST_THREADS || block.x * block.y * block.z == 0 || shared > MOST_SHARED ||
       grid.x > INT32_MAX || grid.y > 65535 || grid.z > 65535 || block.z > 64) {
     return cudaErrorInvalidConfiguration;
   }
-  if (stacks == NULL) {
-    stacks = (char *) mmap(NULL, (size_t) MOST_THREADS * STACK, PROT_READ | PROT_WRITE,
-                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (b.stacks.empty()) {
+    make_stacks();
     b.shared = (unsigned char *) aligned_alloc(1024, 2 * STATIC_SHARED + MOST_SHARED + GUARD + 1024 - GUARD);
     memset(b.shared, 0xff, 2 * STATIC_SHARED);
   }

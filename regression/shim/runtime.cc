@@ -3,6 +3,7 @@
 #include "cuda_runtime.h"
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <sched.h>
 #include <stdio.h>
@@ -23,6 +24,10 @@ struct item {
   std::function<void()> run;
   std::function<bool()> go_on; /* or, of what waits for other processes: asked again and again until it is true */
   std::vector<item_ref> after;
+  std::vector<item *> followers; /* what waits for this */
+  size_t waits = 0;              /* for so many that are not done */
+  size_t number = 0;             /* in order of adding, of what is no part of a graph */
+  size_t place = 0;              /* in its graph */
   cudaEvent_t outside = nullptr; /* inside a graph: recorded anew by each launch, for who waits outside */
   bool done = false, begun = false, awaited = false;
   double finished = 0;
@@ -44,7 +49,8 @@ struct shim_event {
   shim_graph *capture; /* recorded inside a capture */
 };
 
-static std::vector<item_ref> pending;
+static std::map<size_t, item_ref> pending; /* by number */
+static std::map<size_t, item *> ready;     /* those of them that wait for nothing */
 static std::vector<cudaStream_t> streams;
 static cudaError_t last_error;
 static cudaError_t late_error; /* of a kernel that ran: every call that waits gives it from then on */
@@ -234,28 +240,47 @@ cudaError_t cudaMemGetInfo(size_t *available, size_t *total) {
 
 /* ---- running ---- */
 
-static bool is_ready(const item *i) {
-  for (const item_ref &d : i->after) {
-    if (!d->done) {
-      return false;
+static void add_pending(const item_ref &i) {
+  static size_t added;
+  i->number = ++added;
+  pending[i->number] = i;
+  if (i->waits == 0) {
+    ready[i->number] = i.get();
+  }
+}
+
+static void wait_for(const item_ref &i, const item_ref &before) {
+  i->after.push_back(before);
+  if (!before->done) {
+    before->followers.push_back(i.get());
+    ++i->waits;
+    ready.erase(i->number);
+  }
+}
+
+static void finish(item *i) {
+  i->done = true;
+  i->finished = seconds();
+  for (item *f : i->followers) {
+    if (--f->waits == 0) {
+      ready[f->number] = f;
     }
   }
-  return true;
+  i->followers.clear();
+  i->after.clear();
+  ready.erase(i->number);
+  pending.erase(i->number); /* the last that may know of it */
 }
 
 /* False: it waits for other processes. */
-static bool run_item(const item_ref &i) {
+static bool run_item(item *i) {
   i->begun = true;
-  shim_open();
   bool done = !i->go_on || i->go_on();
   if (i->run) {
     i->run();
   }
-  shim_close();
   if (done) {
-    i->done = true;
-    i->finished = seconds();
-    i->after.clear();
+    finish(i);
   }
   return done;
 }
@@ -285,33 +310,33 @@ static bool leads_to(const item *from, item *to) {
 
 /* What may run now, some of it.  Work that waits for other processes begins only when it must: when it is waited for,
  * or when nothing else helps. */
-static std::vector<size_t> find_ready(bool helpless) {
-  std::vector<size_t> ready;
+static std::vector<item *> find_ready(bool helpless) {
+  std::vector<item *> found;
   int fresh = 0;
-  for (size_t i = 0; i < pending.size() && fresh < 8; ++i) {
-    const item *p = pending[i].get();
-    if (is_ready(p) && (!p->go_on || p->begun || helpless || p->awaited)) {
-      ready.push_back(i);
-      fresh += !p->begun;
+  for (auto p = ready.begin(); p != ready.end() && fresh < 8; ++p) {
+    item *i = p->second;
+    if (!i->go_on || i->begun || helpless || i->awaited) {
+      found.push_back(i);
+      fresh += !i->begun;
     }
   }
-  return ready;
+  return found;
 }
 
-/* Run until `target` is done (NULL: all). */
+/* Run until `target` is done (NULL: all).  Device memory is open all the while: to open it for each item takes longer
+ * than many items do, and who would touch it between them waits here. */
 static void run_until(item *target) {
   if (target != NULL) {
     visit_awaited(target, [](item *i) { i->awaited = true; });
   }
+  shim_open();
   for (int idle = 0; target == NULL ? !pending.empty() : !target->done;) {
-    std::vector<size_t> ready = find_ready(target == NULL || idle > 100);
-    if (ready.empty()) {
+    std::vector<item *> found = find_ready(target == NULL || idle > 100);
+    if (found.empty()) {
       fprintf(stderr, "shim: work is waited for that can never run\n");
       abort();
     }
-    size_t at = ready[shim_random((unsigned) ready.size())];
-    if (run_item(pending[at])) {
-      pending.erase(pending.begin() + (long) at);
+    if (run_item(found[shim_random((unsigned) found.size())])) {
       idle = 0;
     } else if (++idle > 1000) {
       struct timespec nap = {0, 20000};
@@ -320,6 +345,7 @@ static void run_until(item *target) {
       sched_yield();
     }
   }
+  shim_close();
 }
 
 /* Add work to a stream, or to the graph that the stream is captured into. */
@@ -331,10 +357,15 @@ static cudaError_t add(cudaStream_t s, std::function<void()> run, std::function<
   i->run = std::move(run);
   i->go_on = std::move(go_on);
   if (s->last != NULL && !s->last->done) {
-    i->after.push_back(s->last);
+    wait_for(i, s->last);
   }
   s->last = i;
-  (s->capture != NULL ? s->capture->item : pending).push_back(i);
+  if (s->capture != NULL) {
+    i->place = s->capture->item.size();
+    s->capture->item.push_back(i);
+  } else {
+    add_pending(i);
+  }
   return cudaSuccess;
 }
 
@@ -451,7 +482,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   }
   cudaError_t error = add(stream, nullptr);
   if (error == cudaSuccess) {
-    stream->last->after.push_back(event->item);
+    wait_for(stream->last, event->item);
   }
   return error;
 }
@@ -537,25 +568,23 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
     i->run = from->run;
     i->go_on = from->go_on;
     for (const item_ref &d : from->after) {
-      for (size_t k = 0; k < fresh.size(); ++k) {
-        if (exec->item[k] == d) {
-          i->after.push_back(fresh[k]);
-        }
-      }
+      wait_for(i, fresh[d->place]);
     }
     if (before != NULL && !before->done) {
-      i->after.push_back(before);
+      wait_for(i, before);
     }
     if (from->outside != NULL) {
       from->outside->item = i;
       from->outside->capture = NULL;
     }
     fresh.push_back(i);
-    pending.push_back(i);
+    add_pending(i);
   }
   cudaError_t error = add(stream, nullptr);
   if (error == cudaSuccess) {
-    stream->last->after.insert(stream->last->after.end(), fresh.begin(), fresh.end());
+    for (const item_ref &i : fresh) {
+      wait_for(stream->last, i);
+    }
   }
   return error;
 }

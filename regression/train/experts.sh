@@ -325,7 +325,7 @@ fewer_rows() {
 # Tokens in chunks, which need not be even.
 test_chunks() {
   for chunks in 1 2 5; do
-    train 4x2 "chunks.$chunks" mixtral --set "moe.token_chunks=$chunks" --set moe.save=rows
+    train 2x2 "chunks.$chunks" mixtral --set "moe.token_chunks=$chunks" --set moe.save=rows
   done
   ok "tokens in two chunks" "$tessera" compare chunks.1 chunks.2 --tolerance $other_grid
   ok "in five" "$tessera" compare chunks.1 chunks.5 --tolerance $other_grid
@@ -353,13 +353,13 @@ test_chunks() {
 # of one rank.
 test_dispatch() {
   for how in alltoall allgather; do
-    train 4x2 "by.$how" mixtral --set "moe.dispatch=$how"
+    train 2x2 "by.$how" mixtral --set "moe.dispatch=$how"
     train 4x4 "by.$how.4" mixtral --set "moe.dispatch=$how" --set moe.save=rows --set moe.token_chunks=2 --set zero_optimization.stage=3
     ok "$how: ep 2 and 4" "$tessera" compare "by.$how" "by.$how.4" --tolerance $other_grid
   done
   ok "both: the same losses" "$tessera" compare by.alltoall by.allgather --tolerance $other_grid
   ok "and choices" same_routing by.alltoall by.allgather
-  train 4x1 by.none mixtral
+  train 2x1 by.none mixtral
   ok "alltoall: the first loss of ranks that have all experts" same_loss by.none by.alltoall 0
   train 4x4 by.alltoall.3 mixtral --set moe.dispatch=alltoall --set moe.save=nothing --set moe.token_chunks=2 --set zero_optimization.stage=2
   ok "stages, and rows that are sent again: the same bits" "$tessera" compare by.alltoall.4 by.alltoall.3 --tolerance 0

@@ -1,4 +1,4 @@
-/* Cost: instructions x storages for the memory of each rank, collectives x ranks x pieces for what they say. */
+/* Cost: instructions x storages of a place for each rank's memory, collectives x ranks x pieces for what they say. */
 #include "run/simulation.h"
 
 #include "base/memory.h"
@@ -70,9 +70,13 @@ static ts_sim_storage *storage_of(const ts_sim_rank *r, ts_tid t) {
   return index < 0 ? NULL : &r->storage[index];
 }
 
-/* Everything else in these bytes is lost. */
+/* Everything else in these bytes is lost: of the place that the run under way has, which no other reaches into. */
 static void write_over(ts_sim_rank *r, ts_sim_extent at, const ts_sim_storage *own, ts_nid writer) {
-  for (int i = 0; i < r->n_storages; ++i) {
+  if (at.begin == at.end) {
+    return;
+  }
+  const int place = r->now.place[ts_arenas[at.arena].lifetime];
+  for (int i = r->first_of_place[place]; i < r->first_of_place[place + 1]; ++i) {
     ts_sim_storage *s = &r->storage[i];
     if (s != own && s->life == TS_SIM_INTACT && ts_sim_overlap(s->at, at)) {
       s->life = TS_SIM_CLOBBERED;
@@ -501,6 +505,7 @@ static char *open_place(ts_sim_rank *r, int place) {
   for (EACH_KEPT(l)) {
     r->now.place[l] = place;
   }
+  r->first_of_place[place] = r->n_storages;
   for (ts_tid t = 0; t < g->n_tensors; ++t) {
     ts_arena arena = program->plan->address[t].arena;
     ts_lifetime lifetime = ts_arenas[arena].lifetime;
@@ -527,6 +532,7 @@ static char *open_place(ts_sim_rank *r, int place) {
                            .culprit = TS_NONE};
     }
   }
+  r->first_of_place[place + 1] = r->n_storages;
   return NULL;
 }
 
@@ -540,6 +546,7 @@ static char *open_rank(ts_sim_rank *r, const ts_program *program) {
   *r = (ts_sim_rank){.program = program,
                      .place = ts_storage_find(g),
                      .storage = ts_malloc(entries * sizeof *r->storage),
+                     .first_of_place = ts_calloc((size_t) most + 1, sizeof *r->first_of_place),
                      .of_root = ts_malloc(entries * sizeof *r->of_root),
                      .made = ts_calloc(entries, sizeof *r->made),
                      .waits = {.node = TS_NONE},
@@ -563,6 +570,7 @@ static char *open_rank(ts_sim_rank *r, const ts_program *program) {
 static void close_rank(ts_sim_rank *r) {
   ts_free(r->place);
   ts_free(r->storage);
+  ts_free(r->first_of_place);
   ts_free(r->of_root);
   ts_free(r->made);
   for (EACH_KEPT(l)) {

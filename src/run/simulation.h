@@ -47,8 +47,9 @@ typedef struct ts_sim_rank {
   ts_place *place;
   ts_sim_storage *storage; /**< Those that have memory. */
   int n_storages;
-  int *of_root; /**< Per place and tensor: index in storage, -1 for none. */
-  bool *made;   /**< Per slot and tensor: its node was executed, or issued, for its micro-batch. */
+  int *first_of_place; /**< Per place, and one more: index in storage. */
+  int *of_root;        /**< Per place and tensor: index in storage, -1 for none. */
+  bool *made;          /**< Per slot and tensor: its node was executed, or issued, for its micro-batch. */
   ts_sim_occupant *occupant[TS_N_LIFETIMES]; /**< Per place of it. */
   int64_t run;                               /**< Under way. */
   ts_run now;
