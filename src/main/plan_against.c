@@ -5,6 +5,7 @@
 #include "deck/deck_read.h"
 #include "graph/op.h"
 #include "io/csv.h"
+#include "io/jobs.h"
 
 #include <math.h>
 #include <stdint.h>
@@ -17,6 +18,33 @@ enum { WARM = 3 };
 static void print_beside(const char *label, double planned, double measured, ts_text *to) {
   ts_text_add(to, "  %-34s %10.2f %10.2f", label, 1e3 * planned, 1e3 * measured);
   ts_text_add(to, measured > 0 ? " %+7.1f%%\n" : "\n", 100 * (planned / measured - 1));
+}
+
+/* What the run's last job had otherwise: then it is no measure of this plan. */
+static ts_status print_differences(const ts_program_options *options, const char *run, ts_text *to, ts_error *err) {
+  const ts_deck *deck = options->deck;
+  ts_job *jobs;
+  int n;
+  ts_status status = ts_jobs_read(run, &jobs, &n, err);
+  if (status != TS_OK || n == 0) {
+    return status;
+  }
+  const ts_job *job = &jobs[n - 1];
+  const struct {
+    const char *name;
+    int64_t planned, had;
+  } row[] = {{"ranks", options->mesh->ranks, job->ranks},
+             {"threads a rank", options->target.threads, job->threads},
+             {"ZeRO stage", deck->zero_optimization.stage, job->stage},
+             {"tokens a step", deck->train_batch_size * deck->data.sequence_length, job->tokens_per_step}};
+  for (size_t i = 0; i < sizeof row / sizeof *row; ++i) {
+    if (row[i].had > 0 && row[i].had != row[i].planned) {
+      ts_text_add(to, "  of another step: %s here %lld, of the run %lld\n", row[i].name, (long long) row[i].planned,
+                  (long long) row[i].had);
+    }
+  }
+  ts_jobs_free(&jobs, n);
+  return TS_OK;
 }
 
 static ts_status print_steps(const ts_clock *clock, bool sheet, const char *run, ts_text *to, ts_error *err) {
@@ -129,6 +157,7 @@ ts_status ts_plan_print_against(const ts_program_options *options, const ts_timi
   ts_stage_programs s = ts_stage_programs_create(options);
   ts_clock clock = ts_timing_walk(&s, timing, TS_END_FAST, NULL, NULL);
   ts_status status = print_steps(&clock, timing->sheet != NULL, run, to, err);
+  status = status == TS_OK ? print_differences(options, run, to, err) : status;
   status = status == TS_OK ? print_timeline(&clock, run, to, err) : status;
   ts_clock_clear(&clock);
   ts_stage_programs_clear(&s);
