@@ -12,6 +12,8 @@
  * widened, K is done in blocks, so that a thread's copies stay in its caches for the most part. */
 enum { TILE_M = 1024, TILE_N = 384, LEAST_M = 128, LEAST_N = 192, TILES = 16, TILE_K = 1024 };
 
+#define MOST_COPIED ((size_t) 8 << 20) /* bytes of b that a thread brings together */
+
 typedef struct cut {
   int64_t m, n, down, across; /* of a tile; tiles */
 } cut;
@@ -161,7 +163,7 @@ static void widen_rows(float *to, const void *from, ts_dtype dtype, int64_t ld, 
   }
 }
 
-/* A part of an operand: where it is, and between its rows; `buffer`: for what is widened. */
+/* A part of an operand: where it is, and between its rows; `buffer`: for what is copied, NULL where nothing is. */
 typedef struct operand {
   const float *data;
   int64_t ld;
@@ -170,7 +172,7 @@ typedef struct operand {
 static operand operand_part(const ts_gemm_spec *s, const void *x, int64_t ld, int64_t row, int64_t column, int64_t rows,
                             int64_t columns, float *buffer, bool held) {
   int64_t at = row * ld + column;
-  if (!is_widened(s)) {
+  if (buffer == NULL) {
     return (operand){(const float *) x + at, ld};
   }
   if (!held) {
@@ -185,10 +187,17 @@ typedef struct tile_buffers {
   int64_t held; /* the column that b is widened from on, all of K; -1: none */
 } tile_buffers;
 
+/* Is a tile's part of b brought together?  Tiles below one another share it, and the product reads pages one behind
+ * another instead of a line of each. */
+static bool is_copied(const ts_gemm *gemm) {
+  const bool small = (size_t) (gemm->tile_k * gemm->tile.n) * sizeof(float) <= MOST_COPIED;
+  return is_widened(&gemm->spec) || (!gemm->spec.transpose_b && gemm->tile.down > 1 && small);
+}
+
 static void count_tile_bytes(const ts_gemm *gemm, size_t bytes[3]) {
   bool widened = is_widened(&gemm->spec), narrow = gemm->spec.out != TS_F32;
   bytes[0] = widened ? ts_cpu_align((size_t) (gemm->tile.m * gemm->tile_k) * sizeof(float)) : 0;
-  bytes[1] = widened ? ts_cpu_align((size_t) (gemm->tile_k * gemm->tile.n) * sizeof(float)) : 0;
+  bytes[1] = is_copied(gemm) ? ts_cpu_align((size_t) (gemm->tile_k * gemm->tile.n) * sizeof(float)) : 0;
   bytes[2] = narrow ? ts_cpu_align((size_t) (gemm->tile.m * gemm->tile.n) * sizeof(float)) : 0;
 }
 
@@ -196,7 +205,8 @@ static tile_buffers tile_buffers_of(const ts_gemm *gemm, void *workspace, int th
   size_t bytes[3];
   count_tile_bytes(gemm, bytes);
   char *at = (char *) workspace + (size_t) thread * (bytes[0] + bytes[1] + bytes[2]);
-  return (tile_buffers){(float *) at, (float *) (at + bytes[0]), (float *) (at + bytes[0] + bytes[1]), -1};
+  return (tile_buffers){bytes[0] > 0 ? (float *) at : NULL, bytes[1] > 0 ? (float *) (at + bytes[0]) : NULL,
+                        (float *) (at + bytes[0] + bytes[1]), -1};
 }
 
 /* What a product is called with. */
