@@ -1,8 +1,10 @@
 """The shapes of benchmarks/gpu and benchmarks/cpu in PyTorch: torch.compile, scaled_dot_product_attention, fused AdamW on
-fp32 master weights, bf16 autocast.  Usage: python3 peer.py MODEL STEPS [cpu] [fp32] [eager].  Development only; prints one
-line a model."""
+fp32 master weights, bf16 autocast.  Usage: python3 peer.py MODEL STEPS [cpu] [fp32] [eager] prints one line;
+python3 peer.py MODEL STEPS [cpu] [fp32] -- mpiexec -n 1 benchmarks/step -t DECK STEPS ... has a step of it, of PyTorch's
+eager and of its compiled model by turns.  Development only."""
 import contextlib
 import os
+import subprocess
 import sys
 import time
 
@@ -76,6 +78,9 @@ class Model(nn.Module):
         self.head = nn.Linear(width, vocabulary, bias=False)
         if family == "gpt2":
             self.head.weight = self.embedding.weight
+        for p in self.parameters():  # as GPT-2: with a head of PyTorch's own initial values most of a softmax is no normal number
+            if p.dim() == 2:
+                nn.init.normal_(p, std=0.02)
         angle = torch.outer(torch.arange(length), 500000.0 ** (-torch.arange(0, width // heads, 2) / (width // heads)))
         self.register_buffer("cos", angle.cos(), persistent=False)
         self.register_buffer("sin", angle.sin(), persistent=False)
@@ -89,24 +94,19 @@ class Model(nn.Module):
         return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1).float(), labels.flatten())
 
 
-def main():
-    name, steps, words = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+def training(name, device, fp32, eager):
+    """One step of a model, made and warmed up: a function that returns its seconds."""
     family, vocabulary, width, inner, blocks, heads, kv, batch, length = SHAPES[name]
-    device = "cpu" if "cpu" in words else "cuda"
-    torch.manual_seed(1)
-    if device == "cpu":
-        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
-    else:
-        torch.set_float32_matmul_precision("high")
     synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
+    torch.manual_seed(1)
     model = Model(family, vocabulary, width, inner, blocks, heads, kv, length).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
-    forward = model if "eager" in words else torch.compile(model)
+    forward = model if eager else torch.compile(model)
     tokens = torch.randint(0, vocabulary, (batch, length + 1), device=device)
     ids, labels = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-    cast = contextlib.nullcontext() if "fp32" in words else torch.autocast(device, dtype=torch.bfloat16)
-    seconds = []
-    for step in range(3 + steps):
+    cast = contextlib.nullcontext() if fp32 else torch.autocast(device, dtype=torch.bfloat16)
+
+    def step():
         synchronize()
         start = time.perf_counter()
         with cast:
@@ -116,9 +116,15 @@ def main():
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         synchronize()
-        if step >= 3:
-            seconds.append(time.perf_counter() - start)
-    median = sorted(seconds)[len(seconds) // 2]
+        return time.perf_counter() - start
+
+    for _ in range(3):
+        step()
+    return step
+
+
+def say(name, words, median, device):
+    family, vocabulary, width, inner, blocks, heads, kv, batch, length = SHAPES[name]
     c = width // heads * kv
     n = blocks * (2 * width * width + 2 * width * c + (2 if family == "gpt2" else 3) * width * inner) + vocabulary * width
     attention = blocks * width * length
@@ -126,7 +132,56 @@ def main():
     rate = next((r for key, r in DATASHEET.items() if key in card), 0)
     half, full = (batch * length * (6 * n + factor * attention) for factor in (6, 12))
     mfu = f", MFU {100 * half / median / rate:.1f} % (causal half), {100 * full / median / rate:.1f} % (full)" if rate else ""
-    print(f"{' '.join([name] + words)} in PyTorch {torch.__version__}: step {1e3 * median:.1f} ms, {batch * length / median:.0f} tokens/s{mfu}")
+    print(f"{' '.join([name] + words)} in PyTorch {torch.__version__}: step {1e3 * median:.1f} ms, {batch * length / median:.0f} tokens/s{mfu}",
+          flush=True)
+
+
+def middle(values):
+    return sorted(values)[len(values) // 2]
+
+
+def in_turns(name, steps, words, command, device):
+    """A step of each by turns: what else the machine does meets all of them."""
+    ours = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def our_step():
+        ours.stdin.write("\n")
+        ours.stdin.flush()
+        return float(next(line for line in ours.stdout if line.strip().replace(".", "", 1).isdigit())) / 1e3
+
+    for _ in range(3):  # before others take memory and time
+        our_step()
+    peers = {how: training(name, device, "fp32" in words, how == "eager") for how in ("eager", "compiled")}
+    seconds = {how: [] for how in ["ours", *peers]}
+    for _ in range(steps):
+        seconds["ours"].append(our_step())
+        for how, step in peers.items():
+            seconds[how].append(step())
+    our_step()  # the one that is observed
+    ours.stdin.close()
+    print(next(line for line in ours.stdout if "of peak" in line), end="")
+    ours.stdout.read()
+    ours.wait()
+    for how in peers:
+        say(name, words + [how], middle(seconds[how]), device)
+        ratio = middle([peer / own for peer, own in zip(seconds[how], seconds["ours"])])
+        print(f"  {ratio:.2f} times the step of Tessera beside it (median of {steps} pairs)", flush=True)
+
+
+def main():
+    name, steps, words = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+    command = words[words.index("--") + 1:] if "--" in words else []
+    words = words[:words.index("--")] if command else words
+    device = "cpu" if "cpu" in words else "cuda"
+    if device == "cpu":
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
+    else:
+        torch.set_float32_matmul_precision("high")
+    if command:
+        in_turns(name, steps, words, command, device)
+        return
+    step = training(name, device, "fp32" in words, "eager" in words)
+    say(name, words, middle([step() for _ in range(steps)]), device)
 
 
 main()

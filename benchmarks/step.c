@@ -1,14 +1,18 @@
 /* Training steps of a deck, in units of the GEMM peak of the same run.
  *
- *     mpiexec -n RANKS benchmarks/step [-v] DECK STEPS [key=value ...]
+ *     mpiexec -n RANKS benchmarks/step [-v] [-t] DECK STEPS [key=value ...]
  *
  * -v: what is measured to choose algorithms is printed.
+ * -t: every step waits for a line of standard input and says its milliseconds, so that another program's steps can be
+ *     in between (benchmarks/peer.py).
  * First the peak: the best of five square products up to 4096^3 (on a GPU: one of 8192^3) in the deck's working dtype,
  * through the same kernels with the same threads, on all ranks at once.  Then steps on made-up tokens; the median
- * counts.  Model FLOPs are the causal half, 6 N + 6 L C T a token, and on a GPU also 6 N + 12 L C T, each as a part of
- * the datasheet's rate (run/program.h).  The table says where the time of a few more steps went that were observed, by
- * op and by what its nodes work on, on rank 0, and how much of it nothing goes below: the operations at that peak or,
- * on a GPU, the bytes that must move at the rate of a copy, whichever takes longer. */
+ * counts.  A processor that others share has no one speed: so there a few such products stand beside each step, and the
+ * median of the steps' parts of those before and behind them is the other figure.  Model FLOPs are the causal half,
+ * 6 N + 6 L C T a token, and on a GPU also 6 N + 12 L C T, each as a part of the datasheet's rate (run/program.h).  The
+ * table says where the time of a few more steps went that were observed, by op and by what its nodes work on, on rank
+ * 0, and how much of it nothing goes below: the operations at that peak or, on a GPU, the bytes that must move at the
+ * rate of a copy, whichever takes longer. */
 #include "base/log.h"
 #include "base/memory.h"
 #include "engine/engine.h"
@@ -36,16 +40,27 @@ static int by_seconds(const void *a, const void *b) {
 
 /* ---- the peak ---- */
 
-static double find_peak(const ts_backend *backend, ts_dtype dtype, int threads) {
+typedef struct yardstick {
+  const ts_backend *backend;
+  ts_dtype dtype;
+  int threads;
+  int64_t size; /* of the square product whose rate is the peak */
+  double peak;  /* of a rank */
+} yardstick;
+
+static double rate_of_square(const yardstick *y, int64_t size, bool typical) {
+  return ts_product_flops(y->backend, &(ts_product_shape){size, size, size, false, false}, y->dtype, y->threads, 0.5,
+                          typical);
+}
+
+static void find_peak(yardstick *y) {
   static const int64_t sizes[] = {512, 1024, 2048, 3072, 4096, 8192};
-  double best = 0;
-  bool device = backend->device != NULL;
+  bool device = y->backend->device != NULL;
   for (int i = device ? 5 : 0; i < (device ? 6 : 5); ++i) {
-    double rate = ts_product_flops(backend, &(ts_product_shape){sizes[i], sizes[i], sizes[i], false, false}, dtype,
-                                   threads, 0.5, false);
-    best = rate > best ? rate : best;
+    double rate = rate_of_square(y, sizes[i], false);
+    y->size = rate > y->peak ? sizes[i] : y->size;
+    y->peak = rate > y->peak ? rate : y->peak;
   }
-  return best;
 }
 
 /* ---- time by op ---- */
@@ -172,16 +187,41 @@ typedef struct measured {
   step_times median;
   double flops, flops_full; /* of all ranks */
   double sp_bytes;          /* rank 0 sends them along sp in a step */
+  double beside; /* the median of rates as parts of the products before and behind a step; 0: there are none */
   ts_step_result last;
 } measured;
 
-static measured run_steps(ts_engine *engine, ts_world *world, const ts_batch *batch, int steps) {
+/* In turns with another program: a step for each line of standard input, and its milliseconds. */
+static bool in_turns;
+
+static void wait_for_turn(const ts_world *world) {
+  if (in_turns && ts_world_rank(world) == 0) {
+    for (int c = 0; c != '\n' && c != EOF; c = getchar()) {
+    }
+  }
+}
+
+static void say_turn(const ts_world *world, double seconds) {
+  if (in_turns && ts_world_rank(world) == 0) {
+    printf("%.3f\n", 1e3 * seconds);
+    fflush(stdout);
+  }
+}
+
+/* With products beside them where there is a yardstick. */
+static measured run_steps(ts_engine *engine, ts_world *world, const ts_batch *batch, int steps, const yardstick *y) {
   step_times times[MOST_STEPS];
+  double part[MOST_STEPS], before = y != NULL ? rate_of_square(y, y->size, true) : 0;
   measured m = {0};
   for (int s = 0; s < steps; ++s) {
     ts_comm *all = ts_world_all(world);
+    wait_for_turn(world);
     all->ops->barrier(all);
     times[s].seconds = one_step(engine, batch, &m.last);
+    say_turn(world, times[s].seconds);
+    double behind = y != NULL ? rate_of_square(y, y->size, true) : 0;
+    part[s] = 2 / (before + behind) / times[s].seconds;
+    before = behind;
     times[s].communication = m.last.communication_seconds;
     times[s].exposed = m.last.exposed_seconds;
     times[s].bubble = m.last.bubble;
@@ -193,23 +233,24 @@ static measured run_steps(ts_engine *engine, ts_world *world, const ts_batch *ba
   const ts_program *program = ts_engine_program(engine);
   m.median = times[steps / 2];
   m.flops = ts_program_step_flops(program);
+  m.beside = y != NULL ? ts_median(part, steps) * m.flops / ts_world_size(world) : 0;
   m.flops_full = m.flops * program->flops_full_attention / program->flops;
   m.sp_bytes = ts_program_sent(program, TS_AXIS_SP).step;
   return m;
 }
 
 /* Steps that count, then those of which every node is observed. */
-static void measure(ts_engine *engine, ts_world *world, const ts_deck *deck, int steps, int observed, measured *m,
-                    measured *of_observed, profile *p) {
+static void measure(ts_engine *engine, ts_world *world, const ts_deck *deck, int steps, int observed,
+                    const yardstick *y, measured *m, measured *of_observed, profile *p) {
   const ts_program *program = ts_engine_program(engine);
   ts_batch *batch = ts_measure_batch(engine, deck);
   bool device = program->target.backend->device != NULL; /* there the second step is recorded */
   int warm = device || deck->data.sequence_length < 16384 ? 3 : 1;
-  (void) run_steps(engine, world, batch, warm);
-  *m = run_steps(engine, world, batch, steps);
+  (void) run_steps(engine, world, batch, warm, NULL);
+  *m = run_steps(engine, world, batch, steps, device || in_turns ? NULL : y);
   p->graph = program->graph;
   ts_executor_set_observer(ts_engine_executor(engine), observe, p);
-  *of_observed = run_steps(engine, world, batch, observed);
+  *of_observed = run_steps(engine, world, batch, observed, NULL);
   ts_executor_set_observer(ts_engine_executor(engine), NULL, NULL);
   ts_batch_destroy(&batch);
 }
@@ -231,12 +272,13 @@ int main(int argc, char **argv) {
   const ts_backend *backend;
   ts_text said = {0};
   ts_mesh mesh;
-  if (argc > 1 && strcmp(argv[1], "-v") == 0) {
-    ts_log_configure(TS_LOG_DEBUG, ts_world_rank(world) == 0);
-    --argc;
-    ++argv;
+  for (; argc > 1 && argv[1][0] == '-'; --argc, ++argv) {
+    in_turns = in_turns || strcmp(argv[1], "-t") == 0;
+    if (strcmp(argv[1], "-v") == 0) {
+      ts_log_configure(TS_LOG_DEBUG, ts_world_rank(world) == 0);
+    }
   }
-  TS_CHECK(argc >= 3, "usage: step [-v] DECK STEPS [key=value ...]");
+  TS_CHECK(argc >= 3, "usage: step [-v] [-t] DECK STEPS [key=value ...]");
   int steps = atoi(argv[2]) > 0 && atoi(argv[2]) < MOST_STEPS ? atoi(argv[2]) : 5, ranks = ts_world_size(world);
   TS_CHECK(ts_deck_read(argv[1], argv + 3, argc - 3, &deck, &err) == TS_OK &&
                ts_deck_mesh(deck, ranks, ts_world_rank(world), &mesh, &err) == TS_OK &&
@@ -246,7 +288,9 @@ int main(int argc, char **argv) {
            "%s", err.text);
   ts_dtype dtype = ts_deck_dtype(deck);
   int threads = ts_engine_threads(deck, ts_world_local_size(world));
-  double peak = find_peak(backend, dtype, threads) * ranks;
+  yardstick y = {.backend = backend, .dtype = dtype, .threads = threads};
+  find_peak(&y);
+  double peak = y.peak * ranks;
   ts_device *device = ts_backend_device(backend);
   ceilings c = {peak / ranks, device != NULL ? ts_copy_rate(backend, (size_t) 1 << 30) : 0};
   const int observed = device != NULL ? 3 : 1;
@@ -257,7 +301,7 @@ int main(int argc, char **argv) {
                             &err) == TS_OK,
            "%s", err.text);
   measured m, of_observed;
-  measure(engine, world, deck, steps, observed, &m, &of_observed, p);
+  measure(engine, world, deck, steps, observed, &y, &m, &of_observed, p);
   if (ts_world_rank(world) == 0) {
     double tokens = (double) (deck->train_batch_size * deck->data.sequence_length);
     printf(
@@ -266,6 +310,9 @@ int main(int argc, char **argv) {
         ranks, threads, (long long) deck->tensor_parallel.autotp_size, (long long) deck->sequence_parallel_size,
         ts_dtype_name(dtype), (long long) deck->zero_optimization.stage, 1e-9 * peak, 1e3 * m.median.seconds,
         tokens / m.median.seconds, 1e-9 * m.flops / m.median.seconds, 100 * m.flops / m.median.seconds / peak);
+    if (m.beside > 0) {
+      printf(", %.1f %% of the products beside the steps", 100 * m.beside);
+    }
     if (ranks > 1 && device == NULL) {
       printf("; communication %.1f ms, exposed %.1f ms = %.1f %% of the step", 1e3 * m.median.communication,
              1e3 * m.median.exposed, 100 * m.median.exposed / m.median.seconds);
