@@ -6,7 +6,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-enum { WIDTH = 860, HEIGHT = 480, LEFT = 76, RIGHT = 28, TOP = 70, BARE = 18, BOTTOM = 56, MOST_TICKS = 12 };
+enum { WIDTH = 860, HEIGHT = 480, LEFT = 76, RIGHT = 28, TOP = 70, BARE = 18, BOTTOM = 56, NOTCH = 8, MOST_TICKS = 12 };
 
 const ts_chart_colors ts_chart_on_white = {"#24292f", "#57606a", "#e4e7eb", "#ffffff"};
 
@@ -215,12 +215,13 @@ static void draw_frame(const frame *f, ts_text *svg) {
               WIDTH - RIGHT, f->height - BOTTOM, chart->colors.soft);
 }
 
-static void draw_mark_lines(const frame *f, ts_text *svg) {
-  for (int64_t i = 0; i < f->chart->n_marks; ++i) {
-    double x = f->chart->mark[i];
-    if (x >= f->x.low && x <= f->x.high) {
-      ts_text_add(svg, "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\" stroke=\"%s\" stroke-dasharray=\"5 4\"/>\n",
-                  pixel(&f->x, x), pixel(&f->x, x), f->top, f->height - BOTTOM, f->chart->colors.soft);
+/* Upright lines from the bottom to y. */
+static void draw_upright_lines(const frame *f, const double *at, int64_t n, int y, const char *how, ts_text *svg) {
+  for (int64_t i = 0; i < n; ++i) {
+    if (at[i] >= f->x.low && at[i] <= f->x.high) {
+      double x = pixel(&f->x, at[i]);
+      ts_text_add(svg, "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\" stroke=\"%s\"%s/>\n", x, x, y,
+                  f->height - BOTTOM, f->chart->colors.soft, how);
     }
   }
 }
@@ -247,7 +248,8 @@ void ts_chart_draw(const ts_chart *chart, ts_text *svg) {
       draw_dots(&f, &chart->curve[i], svg);
     }
   }
-  draw_mark_lines(&f, svg);
+  draw_upright_lines(&f, chart->mark, chart->n_marks, f.top, " stroke-dasharray=\"5 4\"", svg);
+  draw_upright_lines(&f, chart->notch, chart->n_notches, f.height - BOTTOM - NOTCH, "", svg);
   ts_text_add(svg, "</g>\n");
   draw_legend(&f, svg);
   ts_text_add(svg, "</svg>\n");

@@ -36,6 +36,8 @@ typedef struct ts_chart {
   const ts_chart_curve *curve;
   int64_t n_marks;
   const double *mark; /**< Values of x at which something happened: dashed lines. */
+  int64_t n_notches;
+  const double *notch; /**< At which something less did: short lines at the bottom. */
   ts_chart_colors colors;
 } ts_chart;
 

@@ -78,6 +78,11 @@ chosen() {
   grep -q "data-x=\"$extent\"" "$scratch/dom" && grep -q "data-log=\"$3\"" "$scratch/dom" && ! grep -q CONSOLE "$scratch/console"
 }
 
+# The first curve's extent, in hours.
+spans_minutes() {
+  sed -n 's/.*data-x="\([^"]*\)".*/\1/p' "$scratch/dom" | awk '{ good = $1 >= 0 && $2 > 0 && $2 < 1 } END { exit !good }'
+}
+
 # What is chosen in the page stands in its address.
 test_axes() {
   if [ -z "$browser" ] || ! grep -q 'id="data"' "$page"; then
@@ -88,7 +93,7 @@ test_axes() {
   ok "by tokens" chosen "#tokens" tokens false
   ok "with logarithms" chosen "#tokens,log" tokens true
   browse "#hours,log"
-  ok "by time" grep -qE 'data-x="0(\.[0-9e-]+)? [0-9.e-]+"' "$scratch/dom"
+  ok "by time, less than an hour" spans_minutes
 }
 
 test_several() {
@@ -124,6 +129,9 @@ test_plain() {
   ok "its curves are pictures" holds '<polyline '
   ok "with their names" holds '>other: running mean</text>'
   well_formed "the page without a script"
+  report run --plain -o plain.html
+  ok "the loss has a notch for each of its 3 saves" is "$(sed '/<\/svg>/q' plain.html | grep -c 'y1="320" y2="328"')" 3
+  ok "and a dashed line where the run went on" holds 'stroke-dasharray="5 4"'
 }
 
 test_refused() {

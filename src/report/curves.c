@@ -325,8 +325,8 @@ typedef struct still {
   int n;
   ts_chart_curve *curve; /* owned, with the names, by curve; NULL: none */
   char **name;
-  places *validation; /* owned; by run */
-  places marks;       /* where runs went on */
+  places *validation;  /* owned; by run */
+  places marks, saves; /* where runs went on, and what they saved */
 } still;
 
 /* "run: what", or what alone. */
@@ -369,6 +369,14 @@ static void add_still_validation(still *s, int run) {
             curve_name(s, run, "validation"));
 }
 
+/* Frees them. */
+static void add_still_places(places *to, places *of_run) {
+  for (int64_t i = 0; i < of_run->n && to->n < MOST_MARKS; ++i) {
+    to->step[to->n++] = of_run->step[i];
+  }
+  free_places(of_run);
+}
+
 static void add_still_run(still *s, int run) {
   const chart_row *chart = s->chart;
   const ts_series *series = &s->p->series[run];
@@ -382,11 +390,9 @@ static void add_still_run(still *s, int run) {
     s->validation[run] = find_validations(s->p, run);
     add_still_validation(s, run);
   }
-  places restarts = find_restarts(s->p, run);
-  for (int64_t i = 0; i < restarts.n && s->marks.n < MOST_MARKS; ++i) {
-    s->marks.step[s->marks.n++] = restarts.step[i];
-  }
-  free_places(&restarts);
+  places restarts = find_restarts(s->p, run), saves = find_saves(s->p, run);
+  add_still_places(&s->marks, &restarts);
+  add_still_places(&s->saves, &saves);
 }
 
 static void free_still(still *s) {
@@ -397,6 +403,7 @@ static void free_still(still *s) {
     ts_free(s->name[i]);
   }
   free_places(&s->marks);
+  free_places(&s->saves);
   ts_free(s->validation);
   ts_free(s->name);
   ts_free(s->curve);
@@ -410,7 +417,8 @@ static void draw_still(const ts_curves *p, const chart_row *chart, int only, ts_
              .curve = ts_calloc(most, sizeof *s.curve),
              .name = ts_calloc(most, sizeof *s.name),
              .validation = ts_calloc((size_t) p->n, sizeof *s.validation),
-             .marks = new_places(MOST_MARKS)};
+             .marks = new_places(MOST_MARKS),
+             .saves = new_places(MOST_MARKS)};
   for (int run = 0; run < p->n; ++run) {
     if (only < 0 || run == only) {
       add_still_run(&s, run);
@@ -424,6 +432,8 @@ static void draw_still(const ts_curves *p, const chart_row *chart, int only, ts_
                           .curve = s.curve,
                           .n_marks = s.marks.n,
                           .mark = s.marks.step,
+                          .n_notches = s.saves.n,
+                          .notch = s.saves.step,
                           .colors = of_page,
                           .tall = 0.8};
   ts_chart_draw(&drawn, to);
@@ -474,5 +484,5 @@ void ts_curves_add_section(const ts_curves *p, ts_text *to) {
               "op are left out of times.%s</p></section>\n",
               !p->plain ? "  Ticks at the bottom are checkpoints, dashed lines restarts; drag to zoom, "
                           "double click to zoom out."
-                        : "  Dashed lines are restarts.");
+                        : "  Ticks at the bottom are checkpoints, dashed lines restarts.");
 }
