@@ -112,6 +112,10 @@ END
   ok "of what changes results no values are tried" said 2 'optimizer.params.lr: no values of this are tried, give one; accepted: lists of '
   tune --set 'optimizer.params.lr=[0.1]'
   ok "but one may be said as a list" clean
+  tune --set 'run.directory=["a"]'
+  ok "nor of names" said 2 'run.directory: a list of 1 is not a string'
+  tune --set 'zero_optimization.stage=([1, 2], 3)'
+  ok "a list of lists" said 2 'zero_optimization.stage: a list of 2 is not an integer'
   tune --set 'zero_optimization.stage=[1, 4]'
   ok "each value is checked" said 2 'zero_optimization.stage: 4 is out of range'
   run "$tessera" plan lists.cfg --ranks 2

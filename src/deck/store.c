@@ -464,11 +464,12 @@ bool ts_setting_is_auto(const ts_setting *setting) {
   return word && ts_key_at(setting->key)->flags & TS_KEY_AUTO;
 }
 
+/* A number or a word; names and paths are none to choose among. */
 static bool has_one_value(const ts_key *key) {
   static const bool one[TS_N_KEY_TYPES] = {
       [TS_KEY_BOOL] = true, [TS_KEY_SWITCH] = true, [TS_KEY_INT] = true,  [TS_KEY_BYTES] = true,
       [TS_KEY_REAL] = true, [TS_KEY_STRING] = true, [TS_KEY_DTYPE] = true};
-  return one[key->type];
+  return one[key->type] && (key->type != TS_KEY_STRING || key->accepted != NULL);
 }
 
 /* Values to be tried, each right by itself, and the first stays in the field. */
@@ -488,7 +489,7 @@ static void store_choice(const ts_target *t, const ts_value *list) {
     (void) take_value[t->key->type](t, &list->items[0]);
     judge(t->reader, t->key, t->setting);
   }
-  if (good && t->key->status == TS_KEY_WORKS) {
+  if (good && t->key->status == TS_KEY_WORKS && values.n > 0) {
     ts_deck_choices *all = t->reader->choices;
     TS_GROW(all->items, all->n, all->capacity);
     all->items[all->n++] = (ts_deck_choice){ts_strdup(t->setting->path), values.n, values.items};
