@@ -170,34 +170,34 @@ typedef struct operand {
 } operand;
 
 static operand operand_part(const ts_gemm_spec *s, const void *x, int64_t ld, int64_t row, int64_t column, int64_t rows,
-                            int64_t columns, float *buffer, bool held) {
+                            int64_t columns, float *buffer) {
   int64_t at = row * ld + column;
   if (buffer == NULL) {
     return (operand){(const float *) x + at, ld};
   }
-  if (!held) {
-    widen_rows(buffer, x, s->in, ld, at, rows, columns);
-  }
+  widen_rows(buffer, x, s->in, ld, at, rows, columns);
   return (operand){buffer, columns};
 }
 
 /* Memory of a thread. */
 typedef struct tile_buffers {
   float *a, *b, *c;
-  int64_t held; /* the column that b is widened from on, all of K; -1: none */
+  int64_t held; /* the column from which on b has all of K; -1: none */
 } tile_buffers;
 
-/* Is a tile's part of b brought together?  Tiles below one another share it, and the product reads pages one behind
- * another instead of a line of each. */
-static bool is_copied(const ts_gemm *gemm) {
-  const bool small = (size_t) (gemm->tile_k * gemm->tile.n) * sizeof(float) <= MOST_COPIED;
-  return is_widened(&gemm->spec) || (!gemm->spec.transpose_b && gemm->tile.down > 1 && small);
+/* Of K, what is copied of a tile's part of b at a time; 0: nothing is.  Tiles below one another share all of it where
+ * it is no more than MOST_COPIED; and a product whose b is not turned reads pages one behind another, instead of a line
+ * of each. */
+static int64_t copied_k(const ts_gemm *gemm) {
+  const ts_gemm_spec *s = &gemm->spec;
+  bool shared = gemm->tile.down > 1 && (size_t) (s->k * gemm->tile.n) * sizeof(float) <= MOST_COPIED;
+  return shared && (is_widened(s) || !s->transpose_b) ? s->k : is_widened(s) ? gemm->tile_k : 0;
 }
 
 static void count_tile_bytes(const ts_gemm *gemm, size_t bytes[3]) {
   bool widened = is_widened(&gemm->spec), narrow = gemm->spec.out != TS_F32;
   bytes[0] = widened ? ts_cpu_align((size_t) (gemm->tile.m * gemm->tile_k) * sizeof(float)) : 0;
-  bytes[1] = is_copied(gemm) ? ts_cpu_align((size_t) (gemm->tile_k * gemm->tile.n) * sizeof(float)) : 0;
+  bytes[1] = ts_cpu_align((size_t) (copied_k(gemm) * gemm->tile.n) * sizeof(float));
   bytes[2] = narrow ? ts_cpu_align((size_t) (gemm->tile.m * gemm->tile.n) * sizeof(float)) : 0;
 }
 
@@ -233,9 +233,22 @@ static void finish_tile(const ts_gemm_spec *s, const arguments *x, const tile *t
   }
 }
 
+/* Rows [k, k + n_k) of a tile's part of b. */
+static operand b_part(const ts_gemm *gemm, const void *b, const tile *t, int64_t k, int64_t n_k, float *buffer) {
+  const ts_gemm_spec *s = &gemm->spec;
+  return s->transpose_b ? operand_part(s, b, s->ldb, t->j, k, t->n, n_k, buffer)
+                        : operand_part(s, b, s->ldb, k, t->j, n_k, t->n, buffer);
+}
+
+/* The same of what was copied as a whole. */
+static operand held_part(const ts_gemm *gemm, const tile *t, int64_t k, const float *buffer) {
+  const ts_gemm_spec *s = &gemm->spec;
+  return s->transpose_b ? (operand){buffer + k, s->k} : (operand){buffer + k * t->n, t->n};
+}
+
 static void run_tile(const ts_gemm *gemm, const arguments *x, const tile *t, tile_buffers *buffer) {
   const ts_gemm_spec *s = &gemm->spec;
-  bool narrow = s->out != TS_F32, adds = !narrow && x->prior != NULL, held = buffer->held == t->j;
+  bool narrow = s->out != TS_F32, adds = !narrow && x->prior != NULL, holds = copied_k(gemm) == s->k;
   float *c = narrow ? buffer->c : (float *) x->c + t->i * s->ldc + t->j;
   ts_sgemm g = {.m = t->m,
                 .n = t->n,
@@ -245,18 +258,20 @@ static void run_tile(const ts_gemm *gemm, const arguments *x, const tile *t, til
   if (adds && (x->prior != x->c || x->beta != 1.0f)) {
     finish_tile(s, x, t, NULL, 0, NULL, x->prior);
   }
+  if (holds && buffer->held != t->j) {
+    (void) b_part(gemm, x->b, t, 0, s->k, buffer->b);
+    buffer->held = t->j;
+  }
   for (int64_t k = 0; k < s->k; k += gemm->tile_k) {
     g.k = min(gemm->tile_k, s->k - k);
-    operand a = s->transpose_a ? operand_part(s, x->a, s->lda, k, t->i, g.k, t->m, buffer->a, false)
-                               : operand_part(s, x->a, s->lda, t->i, k, t->m, g.k, buffer->a, false);
-    operand b = s->transpose_b ? operand_part(s, x->b, s->ldb, t->j, k, t->n, g.k, buffer->b, held)
-                               : operand_part(s, x->b, s->ldb, k, t->j, g.k, t->n, buffer->b, held);
+    operand a = s->transpose_a ? operand_part(s, x->a, s->lda, k, t->i, g.k, t->m, buffer->a)
+                               : operand_part(s, x->a, s->lda, t->i, k, t->m, g.k, buffer->a);
+    operand b = holds ? held_part(gemm, t, k, buffer->b) : b_part(gemm, x->b, t, k, g.k, buffer->b);
     g.lda = a.ld;
     g.ldb = b.ld;
     g.adds = adds || k > 0;
     ts_sgemm_run(&g, a.data, b.data, c);
   }
-  buffer->held = s->k <= gemm->tile_k ? t->j : -1;
   if (narrow || x->bias != NULL) {
     finish_tile(s, x, t, c, g.ldc, x->bias, narrow ? x->prior : NULL);
   }
