@@ -141,7 +141,7 @@ def middle(values):
 
 
 def in_turns(name, steps, words, command, device):
-    """A step of each by turns: what else the machine does meets all of them."""
+    """Fewer than 100 steps of fewer than 16384 tokens, as benchmarks/step warms up; a step of each by turns: what else the machine does meets all of them."""
     ours = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def our_step():

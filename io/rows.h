@@ -1,6 +1,6 @@
 /** \file
  * Tables that grow while a program runs: rows, which are lines or records (ts_row_kind), are appended, whole or not at
- * all, and are on disk (in the kernel) when the call returns, or a second later where they may be held (ts_rows_hold).
+ * all, and are on disk (in the kernel) when the call returns, or with later ones where they may be held (ts_rows_hold).
  *
  *             a write that fails: a warning                   more than TS_ROWS_MOST bytes wait: a warning
  *   WRITTEN ───────────────────────────────▶ WAITING ───────────────────────────────────────▶ LOSING

@@ -49,6 +49,8 @@ test_plans() {
   ok "--against a run: its step" printed '^  step +[0-9.]+ +[0-9.]+ +[+-][0-9.]+%$'
   ok "and its ops" printed '^    matmul +[0-9.]+ +[0-9.]+ +[+-][0-9.]+%$'
   ok "nothing is otherwise" sh -c "! grep -q 'of another step' '$scratch/out'"
+  run "$tessera" plan tiny.cfg --machine machine.cfg --against seen --set zero_optimization.stage=2
+  ok "another stage is said" printed '^  of another step: ZeRO stage here 2, of the run 0$'
   run "$tessera" plan tiny.cfg --machine machine.cfg --against seen --ranks 2 --set train_batch_size=8
   ok "what is, is said" both "printed '^  of another step: ranks here 2, of the run 1$'" \
     "printed '^  of another step: tokens a step here 256, of the run 128$'"

@@ -108,6 +108,10 @@ END
   ok "of --set, too, and all stages" both "is '$(grep -cE '^  stage [0-3]: ' "$scratch/out")' 3" \
     "is '$(grep -cE '^  recompute (none|sac|block): ' "$scratch/out")' 2"
   ok "the deck that was written has one of each" "$tessera" plan best.cfg --ranks 2
+  tune --set 'activation_checkpointing.enabled=[true]' --set 'activation_checkpointing.policy=["sac", "block"]' --format json
+  ok "a list of one is no choice" is "$(tried recompute)" "block sac"
+  tune --set 'tensor_parallel.autotp_size=[3]'
+  ok "values that nothing goes with" said 2 'are no multiple of .*: train_batch_size, --keep, lists in the deck, '
   tune --set 'optimizer.params.lr=[0.1, 0.2]'
   ok "of what changes results no values are tried" said 2 'optimizer.params.lr: no values of this are tried, give one; accepted: lists of '
   tune --set 'optimizer.params.lr=[0.1]'

@@ -28,6 +28,15 @@ static const char mixtral[] =
     "run = { directory = \"none\"; steps = 1; };\n"
     "train_batch_size = 8;\n";
 
+static const char frozen[] =
+    "model = { model_type = \"mixtral\"; vocab_size = 512; hidden_size = 32; intermediate_size = 512;\n"
+    "  num_hidden_layers = 1; num_attention_heads = 2; num_key_value_heads = 2; max_position_embeddings = 64;\n"
+    "  num_experts = 8; num_experts_per_tok = 1; tie_word_embeddings = false; };\n"
+    "data = { path = \"none\"; format = \"text\"; sequence_length = 8; };\n"
+    "run = { directory = \"none\"; steps = 1; };\n"
+    "frozen = [\"^(?!.*experts)\"];\n"
+    "train_batch_size = 8;\n";
+
 enum { PROCESSES = 2 };
 
 /* What a case consists of: a machine without samples, whose links are so fast. */
@@ -173,6 +182,27 @@ static void expect_best(tuning *t, int64_t memory, double best, int n, const cha
   ts_search_clear(&s);
 }
 
+/* What is left out by a formula would not fit. */
+static void expect_bounds(const tuning *t, const ts_tried *all, int n) {
+  int above = 0;
+  for (int i = 0; i < n; ++i) {
+    above += all[i].how == TS_TRIED_FITS &&
+             ts_tune_least_bytes(&t->space, &t->model, &all[i].candidate) > (double) all[i].bytes;
+  }
+  tap_ok(above == 0, "no candidate takes less than the least that is said of it; %d of %d do", above, n);
+}
+
+static void test_bounds(const char *text, const ts_tune_wish *wish) {
+  tuning t;
+  int n;
+  open_tuning(&t, text, 4, 1e9, 1e-5, 0, wish);
+  ts_tried *all = all_candidates(&t.space, &n);
+  ts_tune_walk(&t.job, all, n, PROCESSES);
+  expect_bounds(&t, all, n);
+  ts_free(all);
+  close_tuning(&t);
+}
+
 /* Without a limit, and with one that half of all are too large for. */
 static void test_search(const char *text, int ranks, double link, double start, const ts_tune_wish *wish,
                         const char *what) {
@@ -181,6 +211,7 @@ static void test_search(const char *text, int ranks, double link, double start, 
   open_tuning(&t, text, ranks, link, start, 0, wish);
   ts_tried *all = all_candidates(&t.space, &n);
   ts_tune_walk(&t.job, all, n, PROCESSES);
+  expect_bounds(&t, all, n);
   expect_best(&t, 0, best_within(all, n, 0, &t.timing), n, what);
   qsort(all, (size_t) n, sizeof *all, by_bytes);
   int refused = 0; /* they took nothing, and come first */
@@ -305,6 +336,7 @@ int main(void) {
   test_search(llama, 4, 1e9, 0, &wish, "fast links");
   test_search(llama, 4, 5e7, 1e-4, &wish, "slow links");
   wish.kept[TS_TUNED_TP] = wish.kept[TS_TUNED_PP] = wish.kept[TS_TUNED_SP] = true;
+  test_bounds(frozen, &wish);
   test_search(mixtral, 4, 1e9, 1e-5, &wish, "experts");
   test_wrong();
   test_datasheets();

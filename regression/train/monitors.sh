@@ -113,23 +113,40 @@ Train_Samples_loss_scale Train_Samples_lr Train_Samples_train_loss"
 
 # ---- a run that is killed ----
 
-# The last step that a run has begun to write.
-last_step() { tail -q -n 1 tables/killed/*.csv | cut -d, -f1 | sort -n | tail -n 1; }
+# The last step that a run that was killed has in all of its files, or the one before, as rows may end within a step.
+last_step() {
+  {
+    tail -q -n 1 tables/killed/*.csv | cut -d, -f1
+    events killed | sort -n | tail -n 1 | cut -d ' ' -f1
+  } | sort -n | head -n 1
+}
+
+# has_saved DIRECTORY: every table has the step of the newest checkpoint, also that of validations.
+has_saved() {
+  newest=$(ls "$1" | sed -n 's/^step_0*\([0-9][0-9]*\)$/\1/p' | sort -n | tail -n 1)
+  for table in "tables/$1"/*.csv; do
+    [ "$(tail -n 1 "$table" | cut -d, -f1)" -ge $((4 * newest)) ] || return 1
+  done
+}
 
 # kill_after DIRECTORY ROWS: begin a long run, and kill it once its table has so many rows.
 kill_after() {
+  name=$1
+  wanted=$2
+  shift 2
   (
-    exec "$tessera" train tiny.cfg --set run.directory="$1" --set run.steps=100000 --set run.save_every=10 \
+    exec "$tessera" train tiny.cfg --set run.directory="$name" --set run.steps=100000 --set run.save_every=10 \
       --set run.keep=2 --set run.evaluate_every=0 --set tensorboard.enabled=true --set tensorboard.output_path=boards \
-      --set tensorboard.job_name="$1" --set csv_monitor.enabled=true --set csv_monitor.output_path=tables \
-      --set csv_monitor.job_name="$1" --set wall_clock_breakdown=true --resume auto
+      --set tensorboard.job_name="$name" --set csv_monitor.enabled=true --set csv_monitor.output_path=tables \
+      --set csv_monitor.job_name="$name" --set wall_clock_breakdown=true --resume auto "$@"
   ) > "$scratch/out" 2> "$scratch/err" < /dev/null &
   job=$!
   tries=0
-  while [ $tries -lt 500 ] && [ "$(cat "tables/$1/Train_Samples_lr.csv" 2> /dev/null | wc -l)" -lt "$2" ]; do
+  while [ $tries -lt 500 ] && [ "$(cat "tables/$name/Train_Samples_lr.csv" 2> /dev/null | wc -l)" -lt "$wanted" ]; do
     sleep 0.02
     tries=$((tries + 1))
   done
+  sleep "${after:-0}"
   kill -9 $job 2> /dev/null
   wait $job 2> /dev/null
   status=$?
@@ -160,6 +177,19 @@ test_killed() {
     each_once killed/Train_Samples_elapsed_time_ms_forward.csv $((4 * from))
   ok "three lives have three event files" is "$(find boards/killed -name 'events.out.*' | wc -l)" 3
   agree killed
+}
+
+# Rows are held for a while, but none that a checkpoint needs: runs that are killed between two saves.
+test_held() {
+  lost=0
+  for rows in 60 70 85 95; do
+    rm -rf held tables/held boards/held
+    after=0.0$rows
+    kill_after held "$rows" --set run.save_every=25 --set run.evaluate_every=25
+    after=0
+    has_saved held || lost=$((lost + 1))
+  done
+  ok "no table lacks what the newest checkpoint of a killed run has" is $lost 0
 }
 
 # ---- what may not begin ----
@@ -312,6 +342,7 @@ test_wandb() {
 test_curves
 test_times
 test_killed
+test_held
 test_refused
 test_places
 test_at_once

@@ -214,7 +214,11 @@ FILE *ts_open_plain(const char *path, size_t limit, ts_error *err) {
   } else if ((uint64_t) info.st_size > limit) {
     refuse_larger(path, limit, err);
   } else {
-    return fdopen(file, "rb");
+    FILE *opened = fdopen(file, "rb");
+    if (opened != NULL) {
+      return opened;
+    }
+    ts_error_add(err, "%s: %s", path, strerror(errno));
   }
   if (file >= 0) {
     close(file);

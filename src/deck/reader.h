@@ -6,8 +6,8 @@
 #define TS_DECK_READER_H
 
 #include "deck/check.h"
+#include "deck/choices.h"
 #include "deck/deck.h"
-#include "deck/deck_read.h"
 #include "deck/schema.h"
 #include "deck/value.h"
 

@@ -506,7 +506,11 @@ static bool is_all_stages(const ts_target *t, const ts_value *value) {
 
 /* False where the value is none to choose among. */
 static bool store_list(const ts_target *t, const ts_value *value) {
-  if (t->reader->choices != NULL && is_all_stages(t, value)) {
+  if (t->reader->choices == NULL && is_all_stages(t, value)) {
+    fail_value(t, TS_CHECK_TYPE, value, "is for `tessera tune`, which tries each");
+    return true;
+  }
+  if (is_all_stages(t, value)) {
     ts_value all = {0};
     TS_CHECK(ts_value_from_word(&t->reader->source, "schema", "[0, 1, 2, 3]", &all, NULL) == TS_OK, "stages");
     store_choice(t, &all);

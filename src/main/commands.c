@@ -58,7 +58,8 @@ static const ts_option tune_options[] = {
     {"--threads", "N", "0", "threads of a rank; 0: what was measured", false},
     {"--memory", "SIZE", NULL, "of a rank (default: the datasheet's, or run.memory_limit; else no limit)", false},
     {"--keep", "NAMES", NULL,
-     "leave these as the deck has them: of tp,sp,pp,schedule,stage,micro,recompute,offload,overlap (which GPUs always "
+     "leave these as the deck has them: of tp,sp,ep,pp,schedule,stage,micro,recompute,offload,overlap (which GPUs "
+     "always "
      "do),bucket",
      false},
     {"--seconds", "S", "45", "begin no other candidate after that", false},

@@ -30,6 +30,7 @@ static ts_status print_differences(const ts_program_options *options, const char
     return status;
   }
   const ts_job *job = &jobs[n - 1];
+  const bool known = job->ranks > 0; /* a whole line */
   const struct {
     const char *name;
     int64_t planned, had;
@@ -38,7 +39,7 @@ static ts_status print_differences(const ts_program_options *options, const char
              {"ZeRO stage", deck->zero_optimization.stage, job->stage},
              {"tokens a step", deck->train_batch_size * deck->data.sequence_length, job->tokens_per_step}};
   for (size_t i = 0; i < sizeof row / sizeof *row; ++i) {
-    if (row[i].had > 0 && row[i].had != row[i].planned) {
+    if (known && row[i].had != row[i].planned) {
       ts_text_add(to, "  of another step: %s here %lld, of the run %lld\n", row[i].name, (long long) row[i].planned,
                   (long long) row[i].had);
     }

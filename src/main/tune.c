@@ -490,7 +490,7 @@ static ts_status tell_search(const tuning *t, const ts_search *search, const cha
   if (status == TS_OK && search->candidates == 0) {
     return ts_error_add(err,
                         "%lld samples a step are no multiple of what is left open on any grid of %d ranks: "
-                        "train_batch_size, --keep, autotuning's bounds of micro-batches",
+                        "train_batch_size, --keep, lists in the deck, autotuning's bounds of micro-batches",
                         (long long) t->space.batch, t->space.ranks);
   }
   return status == TS_OK && !any ? ts_error_add(err, "no candidate fits: a larger --memory, more --ranks, or offload "

@@ -140,7 +140,10 @@
     drawn.forEach(function (graph) { graph.destroy(); });
     drawn = [];
     data.charts.forEach(function (chart) { draw(chart, axis, log); });
-    history.replaceState(null, "", "#" + axis + (log ? ",log" : ""));
+    try {
+      history.replaceState(null, "", "#" + axis + (log ? ",log" : ""));
+    } catch (e) { // a page within another has no address of its own
+    }
   }
 
   function change() {

@@ -53,7 +53,7 @@ void ts_monitors_step(ts_monitors *monitors, const ts_metrics_row *row, const ts
 /** A validation is done; as ts_monitors_step.  Not collective. */
 void ts_monitors_validation(ts_monitors *monitors, double loss, int64_t samples);
 
-/** Try again to write what waits; NULL is allowed.  Not collective. */
+/** Write what is held for a while (io/rows.h), and try again what waits; NULL is allowed.  Not collective. */
 void ts_monitors_flush(ts_monitors *monitors);
 
 /** Close, say again how the event files are uploaded where wandb is enabled, free and set to NULL; NULL is allowed.

@@ -43,6 +43,7 @@ static ts_status validate(ts_training *r, ts_error *err) {
                                                            .batches = batches,
                                                            .seconds = seconds});
     ts_monitors_validation(r->monitors, loss, r->at.samples);
+    ts_monitors_flush(r->monitors);
     ts_log(TS_LOG_INFO, "step %lld  validation loss %.4f  (%.1f s)", (long long) r->at.step, loss, seconds);
   }
   return status;
@@ -247,6 +248,9 @@ static ts_status train_step(ts_training *r, ts_error *err) {
   }
   if (r->rank == 0) { /* before the checkpoint is published: one of step N finds the rows up to N */
     write_metrics(r, &result, seconds, data_seconds, ts_observed_is_on(r->observed));
+    if (r->saved == r->at.step) {
+      ts_monitors_flush(r->monitors);
+    }
     report_step(r, &result, seconds);
     report_experts(r);
     report_balance(r);

@@ -251,6 +251,14 @@ ts_status ts_tune_check_choices(const ts_deck *deck, const ts_deck_choices *choi
   return TS_OK;
 }
 
+/* Of ranks and samples what does not divide them goes with nothing, and is counted by nobody. */
+static void add_divisor(ts_tune_space *s, ts_tuned what, double number) {
+  const double of = what == TS_TUNED_MICRO ? (double) s->batch : what <= TS_TUNED_PP ? s->ranks : 0;
+  if (of == 0 || fmod(of, number) == 0) {
+    add_number(s, what, number);
+  }
+}
+
 /* Of deck text. */
 static void add_chosen_value(ts_tune_space *s, const ts_deck *deck, ts_tuned what, const char *text) {
   char word[24];
@@ -260,7 +268,7 @@ static void add_chosen_value(ts_tune_space *s, const ts_deck *deck, ts_tuned wha
     case TS_TUNED_SCHEDULE: add_named_schedule(s, deck, word); break;
     case TS_TUNED_RECOMPUTE: add_recompute_value(s, word); break;
     case TS_TUNED_OVERLAP: add_text_value(s, what, word, strcmp(word, "true") == 0); break;
-    default: add_number(s, what, strtod(word, NULL)); break;
+    default: add_divisor(s, what, strtod(word, NULL)); break;
   }
 }
 
@@ -271,30 +279,31 @@ static void add_chosen_values(ts_tune_space *s, const ts_deck *deck, ts_tuned wh
 }
 
 /* A policy and none are one setting of two keys. */
-static void add_chosen_recompute(ts_tune_space *s, const ts_deck *deck, const ts_deck_choice *policies, bool or_none) {
-  const bool enabled = deck->activation_checkpointing.enabled;
-  if (!enabled) {
-    add_recompute_value(s, "none");
-  }
-  if (enabled || or_none) {
-    policies != NULL ? add_chosen_values(s, deck, TS_TUNED_RECOMPUTE, policies)
-                     : add_recompute_value(s, deck->activation_checkpointing.policy);
-  }
-  if (or_none) {
-    add_recompute_value(s, "none");
+static void add_chosen_recompute(ts_tune_space *s, const ts_deck *deck, const ts_deck_choice *policies,
+                                 const ts_deck_choice *switches) {
+  const char *own[] = {deck->activation_checkpointing.enabled ? "true" : "false"};
+  const int n = switches != NULL ? switches->n : 1;
+  for (int i = 0; i < n; ++i) {
+    if (strcmp(switches != NULL ? switches->values[i] : own[0], "false") == 0) {
+      add_recompute_value(s, "none");
+    } else if (policies != NULL) {
+      add_chosen_values(s, deck, TS_TUNED_RECOMPUTE, policies);
+    } else {
+      add_recompute_value(s, deck->activation_checkpointing.policy);
+    }
   }
 }
 
 /* False: the deck has no list of them. */
 static bool add_listed_values(ts_tune_space *s, const ts_deck *deck, const ts_deck_choices *choices, ts_tuned what) {
-  const ts_deck_choice *choice = list_of_key(choices, keys[what]);
-  const bool or_none = what == TS_TUNED_RECOMPUTE && list_of_key(choices, RECOMPUTE_SWITCH) != NULL;
-  if (what == TS_TUNED_RECOMPUTE && (choice != NULL || or_none)) {
-    add_chosen_recompute(s, deck, choice, or_none);
+  const ts_deck_choice *choice = list_of_key(choices, keys[what]),
+                       *switches = what == TS_TUNED_RECOMPUTE ? list_of_key(choices, RECOMPUTE_SWITCH) : NULL;
+  if (what == TS_TUNED_RECOMPUTE && (choice != NULL || switches != NULL)) {
+    add_chosen_recompute(s, deck, choice, switches);
   } else if (choice != NULL) {
     add_chosen_values(s, deck, what, choice);
   }
-  return choice != NULL || or_none;
+  return choice != NULL || switches != NULL;
 }
 
 /* By ranks or samples, so that what the deck has is one of many. */

@@ -8,7 +8,7 @@
 #define TS_TUNE_CANDIDATES_H
 
 #include "base/text.h"
-#include "deck/deck.h"
+#include "deck/choices.h"
 
 /** The settings. */
 typedef enum ts_tuned {

@@ -6,25 +6,30 @@
 
 #include <math.h>
 
-static double parameters_of_experts(const ts_program *program) {
+/* All of them, or those that are trained. */
+static double parameters_of_experts(const ts_program *program, bool trained) {
   double count = 0;
   for (int i = 0; i < program->layout->n_parameters; ++i) {
     const ts_parameter *p = &program->layout->parameter[i];
-    count += ts_stack_is(p->name, p->shape.n) ? (double) ts_shape_count(&p->shape) : 0;
+    bool counts = ts_stack_is(p->name, p->shape.n) && !(trained && ts_parameter_is_frozen(program->deck, p->name));
+    count += counts ? (double) ts_shape_count(&p->shape) : 0;
   }
   return count;
 }
 
 ts_tune_model ts_tune_model_of(const ts_program *alone, int64_t batch) {
   const ts_deck *deck = alone->deck;
-  const double parameters = (double) ts_layout_parameter_count(alone->layout, false);
+  const double parameters = (double) ts_layout_parameter_count(alone->layout, false),
+               trained = fmax((double) ts_layout_parameter_count(alone->layout, true), 1);
   const int64_t *bytes = alone->plan->bytes;
   return (ts_tune_model){.flops = ts_program_model_flops(alone, NULL) * (double) batch / (double) alone->batch,
                          .parameters = parameters,
-                         .experts = parameters_of_experts(alone),
+                         .experts = parameters_of_experts(alone, false),
+                         .trained = trained,
+                         .trained_experts = parameters_of_experts(alone, true),
                          .bytes = (double) bytes[TS_PURPOSE_PARAMETER] / parameters,
-                         .gradient_bytes = (double) bytes[TS_PURPOSE_GRADIENT] / parameters,
-                         .state_bytes = (double) bytes[TS_PURPOSE_OPTIMIZER] / parameters,
+                         .gradient_bytes = (double) bytes[TS_PURPOSE_GRADIENT] / trained,
+                         .state_bytes = (double) bytes[TS_PURPOSE_OPTIMIZER] / trained,
                          .layers = (double) deck->model.num_hidden_layers,
                          .hidden = (double) deck->model.hidden_size,
                          .length = (double) deck->data.sequence_length,
@@ -77,20 +82,21 @@ static double message(const ts_tune_model *m, const ts_timing *t, ts_op op, ts_d
   return ranks > 1 ? remembered_seconds(m, t->by[0], &work) : 0;
 }
 
-/* Of so many gradients and parameters among ranks that have the same. */
-static double part_messages(const shape *x, const ts_tune_model *m, const ts_timing *t, double part, double ranks,
-                            double apart) {
+/* Of so many parameters, some of them trained, among ranks that have the same. */
+static double part_messages(const shape *x, const ts_tune_model *m, const ts_timing *t, double part, double trained,
+                            double ranks, double apart) {
   const double times = x->stage >= 2 ? x->steps : 1, gathers = x->stage == 3 ? 2 * x->steps : 1;
-  return times * message(m, t, TS_OP_REDUCE_SCATTER, m->wire, ranks, apart, part * m->gradient_bytes) +
+  return times * message(m, t, TS_OP_REDUCE_SCATTER, m->wire, ranks, apart, trained * m->gradient_bytes) +
          gathers * message(m, t, TS_OP_ALL_GATHER, m->wire, ranks, apart, part * m->bytes);
 }
 
 /* Among those that have the same part of the model; ranks along tp are next to each other. */
 static double data_messages(const shape *x, const ts_tune_model *m, const ts_timing *t) {
-  const double ranks = x->dp * x->sp, dense = (m->parameters - m->experts) / (x->tp * x->pp),
-               experts = m->experts / (x->tp * x->pp * x->ep);
-  return part_messages(x, m, t, dense, ranks, x->tp) +
-         (experts > 0 ? part_messages(x, m, t, experts, ranks / x->ep, x->tp * x->sp * x->ep) : 0);
+  const double ranks = x->dp * x->sp, cut = x->tp * x->pp, dense = (m->parameters - m->experts) / cut,
+               trained = (m->trained - m->trained_experts) / cut, experts = m->experts / (cut * x->ep),
+               trained_experts = m->trained_experts / (cut * x->ep);
+  return part_messages(x, m, t, dense, trained, ranks, x->tp) +
+         (experts > 0 ? part_messages(x, m, t, experts, trained_experts, ranks / x->ep, x->tp * x->sp * x->ep) : 0);
 }
 
 /* Of blocks, which nothing hides: two sums forward and two backward of ranks that share products, as many exchanges of
@@ -118,9 +124,9 @@ static double rate_of_products(const shape *x, const ts_tune_model *m, const ts_
   return work.flops / remembered_seconds(m, by, &work);
 }
 
-/* A rank's, but for what tp and pp cut and what others of the same part have. */
-static double own_parameters(const shape *x, const ts_tune_model *m) {
-  return m->parameters - m->experts + m->experts / x->ep;
+/* A rank's of so many, but for what tp and pp cut and what others of the same part have. */
+static double own_part(const shape *x, double all, double experts) {
+  return all - experts + experts / x->ep;
 }
 
 enum { NODES = 50 }; /* of a block, forward and backward, about */
@@ -130,7 +136,8 @@ double ts_tune_estimate(const ts_tune_space *s, const ts_tune_model *m, const ts
   const ts_measured *by = t->by[0];
   const double computed = (1 + x.recompute) * m->flops / s->ranks / rate_of_products(&x, m, by) +
                           x.steps * NODES * m->layers / x.pp * by->instruction,
-               updated = (x.stage >= 1 ? m->parameters / (x.dp * x.sp) : own_parameters(&x, m)) / (x.tp * x.pp) *
+               own = own_part(&x, m->trained, m->trained_experts),
+               updated = (x.stage >= 1 ? m->trained / (x.dp * x.sp) : own) / (x.tp * x.pp) *
                          (2 * m->state_bytes + m->gradient_bytes + m->bytes) / by->copy,
                beside = data_messages(&x, m, t);
   return (computed + block_messages(&x, m, t)) * bubble(&x, ts_candidate_number(s, c, TS_TUNED_SCHEDULE)) +
@@ -146,9 +153,10 @@ static double least_kept(const shape *x, const ts_tune_model *m) {
 
 double ts_tune_least_bytes(const ts_tune_space *s, const ts_tune_model *m, const ts_candidate *c) {
   const shape x = grid_of(s, c);
-  const double whole = own_parameters(&x, m) / (x.tp * x.pp), part = m->parameters / (x.tp * x.pp * x.dp * x.sp);
-  double values = (x.stage == 3 ? part : whole) * m->bytes,
-         gradients = (x.stage >= 2 ? part : whole) * m->gradient_bytes,
-         states = (x.stage >= 1 ? part : whole) * m->state_bytes;
+  const double cut = x.tp * x.pp, ranks = x.dp * x.sp, whole = own_part(&x, m->parameters, m->experts) / cut,
+               trained = own_part(&x, m->trained, m->trained_experts) / cut, shared = m->trained / (cut * ranks);
+  double values = (x.stage == 3 ? m->parameters / (cut * ranks) : whole) * m->bytes,
+         gradients = (x.stage >= 2 ? shared : trained) * m->gradient_bytes,
+         states = (x.stage >= 1 ? shared : trained) * m->state_bytes;
   return (x.offload < 2 ? values : 0) + (x.offload < 1 ? gradients + states : 0) + least_kept(&x, m);
 }

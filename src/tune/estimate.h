@@ -13,11 +13,13 @@ enum { TS_TUNE_MEMO = 4096 };
 
 /** What estimates know of a deck. */
 typedef struct ts_tune_model {
-  double flops;          /**< Of a step, all ranks. */
-  double parameters;     /**< Elements, those of experts included, */
-  double experts;        /**< elements of experts, */
+  double flops;      /**< Of a step, all ranks. */
+  double parameters; /**< Elements, those of experts included, */
+  double experts;    /**< elements of experts, */
+  double trained;    /**< of them those that are trained, */
+  double trained_experts;
   double bytes;          /**< bytes of one, */
-  double gradient_bytes; /**< of its gradient, */
+  double gradient_bytes; /**< of the gradient of one that is trained, */
   double state_bytes;    /**< and of its masters and moments. */
   double layers, hidden; /**< Blocks; elements that a token has between them. */
   double length;         /**< Tokens of a sample. */
