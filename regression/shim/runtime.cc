@@ -568,7 +568,9 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
     i->run = from->run;
     i->go_on = from->go_on;
     for (const item_ref &d : from->after) {
-      wait_for(i, fresh[d->place]);
+      if (d->place < fresh.size() && exec->item[d->place] == d) { /* else it is of no launch of this graph */
+        wait_for(i, fresh[d->place]);
+      }
     }
     if (before != NULL && !before->done) {
       wait_for(i, before);
