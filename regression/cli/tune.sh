@@ -122,6 +122,8 @@ END
   ok "a list of lists" said 2 'zero_optimization.stage: a list of 2 is not an integer'
   tune --set 'zero_optimization.stage=[1, 4]'
   ok "each value is checked" said 2 'zero_optimization.stage: 4 is out of range'
+  run "$tessera" plan tiny.cfg --set zero_optimization.stage=all
+  ok "other commands know no word for all" said 2 'zero_optimization.stage: "all" is for .tessera tune., which tries each'
   run "$tessera" plan lists.cfg --ranks 2
   ok "other commands say who takes them" said 2 'zero_optimization.stage: a list of 2 is for .tessera tune., which tries each; accepted: '
 }

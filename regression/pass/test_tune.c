@@ -29,7 +29,7 @@ static const char mixtral[] =
     "train_batch_size = 8;\n";
 
 static const char frozen[] =
-    "model = { model_type = \"mixtral\"; vocab_size = 512; hidden_size = 32; intermediate_size = 512;\n"
+    "model = { model_type = \"mixtral\"; vocab_size = 512; hidden_size = 32; intermediate_size = 8192;\n"
     "  num_hidden_layers = 1; num_attention_heads = 2; num_key_value_heads = 2; max_position_embeddings = 64;\n"
     "  num_experts = 8; num_experts_per_tok = 1; tie_word_embeddings = false; };\n"
     "data = { path = \"none\"; format = \"text\"; sequence_length = 8; };\n"

@@ -504,28 +504,27 @@ static bool is_all_stages(const ts_target *t, const ts_value *value) {
          strcmp(t->key->path, "zero_optimization.stage") == 0;
 }
 
+static bool is_list(const ts_target *t, const ts_value *value) {
+  const bool ours = t->setting->from != TS_FROM_MODEL && strchr(t->setting->path, '[') == NULL;
+  return ours && has_one_value(t->key) && !is_refused(t->key) && value->kind == TS_VALUE_LIST && value->n > 0;
+}
+
 /* False where the value is none to choose among. */
 static bool store_list(const ts_target *t, const ts_value *value) {
-  if (t->reader->choices == NULL && is_all_stages(t, value)) {
-    fail_value(t, TS_CHECK_TYPE, value, "is for `tessera tune`, which tries each");
-    return true;
-  }
-  if (is_all_stages(t, value)) {
-    ts_value all = {0};
-    TS_CHECK(ts_value_from_word(&t->reader->source, "schema", "[0, 1, 2, 3]", &all, NULL) == TS_OK, "stages");
-    store_choice(t, &all);
-    ts_value_clear(&all);
-    return true;
-  }
-  const bool ours = t->setting->from != TS_FROM_MODEL && strchr(t->setting->path, '[') == NULL;
-  if (!ours || !has_one_value(t->key) || is_refused(t->key) || value->kind != TS_VALUE_LIST || value->n == 0) {
+  const bool all_stages = is_all_stages(t, value);
+  if (!all_stages && !is_list(t, value)) {
     return false;
   }
-  if (t->reader->choices != NULL || t->key->status == TS_KEY_NO_EFFECT) {
-    store_choice(t, value);
-  } else {
+  if (t->reader->choices == NULL && t->key->status != TS_KEY_NO_EFFECT) {
     fail_value(t, TS_CHECK_TYPE, value, "is for `tessera tune`, which tries each");
+    return true;
   }
+  ts_value all = {0};
+  if (all_stages) {
+    TS_CHECK(ts_value_from_word(&t->reader->source, "schema", "[0, 1, 2, 3]", &all, NULL) == TS_OK, "stages");
+  }
+  store_choice(t, all_stages ? &all : value);
+  ts_value_clear(&all);
   return true;
 }
 

@@ -237,8 +237,10 @@ const ts_command ts_commands[] = {
      "activation "
      "checkpointing, offload, overlap and buckets for the deck's batch on a number of ranks, without running: each "
      "candidate's memory is that of its plan, its time that of the clock (plan --machine).  Prints the fastest, why "
-     "others are not, and the words that make train use the best; -o writes it as a deck.  What changes results "
-     "(batch, precision, learning rate) is left alone.",
+     "others are not, and the words that make train use the best; -o writes it as a deck.  A list where the deck has "
+     "one "
+     "value (zero_optimization.stage = [1, 3]) is what is tried.  What changes results (batch, precision, learning "
+     "rate) is left alone.",
      tune_options, "tessera tune big.cfg --ranks 512 --machine h100 -o best.cfg", false},
     {"bench", ts_main_bench, "[DECK]", 0, 1, "measure what this machine takes, for plan --machine",
      "Measures products of a grid of shapes, collectives of a row of sizes, and the nodes of real steps of small "
