@@ -167,9 +167,13 @@ static void long_k(ts_dtype in, ts_dtype out) {
 }
 
 /* What oneDNN would sum in parts on 16 threads; b so large that the result is made in tiles, several down and across,
- * begun with a prior, and finished with a bias; and tiles of what is widened, in blocks of k. */
+ *   begun with a prior, and finished with a bias; tiles of what is widened, in blocks of k; and K in slices. */
 static void large(void) {
 #ifndef STAND_IN
+  static const product sliced[] = {{300, 20, 8300, false, false, true, TS_F32, TS_F32, OTHER, 0.5f},
+                                   {60, 40, 8200, false, false, false, TS_F32, TS_F32, SAME, 1},
+                                   {40, 30, 8230, false, true, true, TS_BF16, TS_BF16, OTHER, 1},
+                                   {20, 70, 12400, true, false, false, TS_BF16, TS_F32, NO_PRIOR, 1}};
   const product divided = {128, 513, 1900, true, false, false, TS_F32, TS_F32, NO_PRIOR, 1};
   product tiles = {140, 1030, 1024, false, false, true, TS_F32, TS_F32, OTHER, 0.5f};
   product widened = {20, 400, 2100, false, false, true, TS_BF16, TS_BF16, OTHER, 0.5f};
@@ -182,6 +186,25 @@ static void large(void) {
   widened.out = TS_F32;
   widened.tb = true;
   check(&widened);
+  for (size_t i = 0; i < sizeof sliced / sizeof *sliced; ++i) {
+    check(&sliced[i]);
+  }
+#endif
+}
+
+/* As many rows as make it worth to turn what is copied of b: tiles below one another, which share it, and next to one
+ * another, which share a. */
+static void turned(ts_dtype in) {
+#ifndef STAND_IN
+  static const int64_t size[][3] = {{300, 30, 1100}, {300, 30, 90}, {128, 400, 1030}, {128, 400, 90}};
+  for (size_t i = 0; i < sizeof size / sizeof *size; ++i) {
+    for (int ta = 0; ta < 2; ++ta) {
+      product p = {size[i][0], size[i][1], size[i][2], ta == 1, true, true, in, ta == 1 ? TS_F32 : in, OTHER, 0.5f};
+      check(&p);
+    }
+  }
+#else
+  (void) in;
 #endif
 }
 
@@ -244,6 +267,8 @@ int main(void) {
     empty(types[i][0], types[i][1]);
   }
   large();
+  turned(TS_BF16);
+  turned(TS_F16);
   range(TS_F16);
   range(TS_F32);
   test_backend_close();

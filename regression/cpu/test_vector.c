@@ -206,6 +206,28 @@ static void test_loops_f16(const char *name, const ts_cpu_loops *loops) {
   tap_ok(wrong == 0, "fp16 in %s: the bits of the base, both ways", name);
 }
 
+/* Pieces of 16 x 64 and what is left of them. */
+static void test_turned(const char *name, const ts_cpu_loops *loops) {
+  enum { ROWS = 37, COLUMNS = 150, LDX = COLUMNS + 3, LDY = ROWS + 2 };
+  static uint16_t x[ROWS * LDX];
+  static float y[COLUMNS * LDY];
+  int64_t wrong = 0;
+  for (int i = 0; i < ROWS * LDX; ++i) {
+    x[i] = (uint16_t) (0x3c00 + i);
+  }
+  for (int i = 0; i < COLUMNS * LDY; ++i) {
+    y[i] = -1;
+  }
+  loops->widen_turned(y, LDY, x, TS_BF16, LDX, ROWS, COLUMNS);
+  for (int j = 0; j < COLUMNS; ++j) {
+    for (int i = 0; i < LDY; ++i) {
+      float expected = i < ROWS ? ts_float_of((int32_t) ((uint32_t) x[i * LDX + j] << 16)) : -1;
+      wrong += ts_bits_of(y[j * LDY + i]) != ts_bits_of(expected);
+    }
+  }
+  tap_ok(wrong == 0, "bf16 widened and turned in %s", name);
+}
+
 int main(void) {
   double e = worst_ulp(exp_of, exp, -87, 88), s = worst_ulp(sigmoid_of, sigmoid, -80, 80);
   double d = worst_ulp(slope_of, slope, -79, 79);
@@ -221,15 +243,18 @@ int main(void) {
   test_lanes();
   test_loops("generic", ts_cpu_loops_generic());
   test_loops_f16("generic", ts_cpu_loops_generic());
+  test_turned("generic", ts_cpu_loops_generic());
 #ifdef TS_HAVE_X86_64
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
     test_loops("v3", ts_cpu_loops_v3());
     test_loops_f16("v3", ts_cpu_loops_v3());
+    test_turned("v3", ts_cpu_loops_v3());
   }
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl")) {
     test_loops("v4", ts_cpu_loops_v4());
     test_loops_f16("v4", ts_cpu_loops_v4());
+    test_turned("v4", ts_cpu_loops_v4());
   }
 #endif
   return tap_done();

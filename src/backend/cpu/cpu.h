@@ -33,6 +33,9 @@ typedef struct ts_cpu_loops {
                  float beta, int64_t n);
   /** y[i] = x[i] in fp32. */
   void (*widen)(float *y, const void *x, ts_dtype dtype, int64_t n);
+  /** y[j][i] = x[i][j] in fp32 for i < rows, j < columns; \a ldy and \a ldx elements between rows as stored. */
+  void (*widen_turned)(float *y, int64_t ldy, const void *x, ts_dtype dtype, int64_t ldx, int64_t rows,
+                       int64_t columns);
   /** y[j] = sum of x[i] b[i][j] over i < k, for j < n; rows of b are \a ld elements apart. */
   void (*times_rows)(float *y, const float *x, const void *b, ts_dtype dtype, int64_t ld, int64_t k, int64_t n);
   /** y[j] = sum of x[i] b[j][i] over i < k, likewise. */

@@ -9,8 +9,13 @@
 #include <string.h>
 
 /* The largest tile; how many tiles there are at least, as far as LEAST_M rows or LEAST_N columns are left; of what is
- * widened, K is done in blocks, so that a thread's copies stay in its caches for the most part. */
+ * widened, K is done in blocks, so that a thread's copies stay in its caches for the most part.  Where K is long tiles
+ * keep SLICED_M rows, and parts of K of at least SLICE_K make up the number. */
 enum { TILE_M = 1024, TILE_N = 384, LEAST_M = 128, LEAST_N = 192, TILES = 16, TILE_K = 1024 };
+enum { SLICED_M = 256, SLICE_K = 4096 };
+
+/* Floats between the rows of a copy, so that they do not all meet in the same sets of the caches. */
+enum { PAD = 16 };
 
 #define MOST_COPIED ((size_t) 8 << 20) /* bytes of b that a thread brings together */
 
@@ -26,6 +31,7 @@ struct ts_gemm {
   ts_product *first[TS_N_ADDENDS], *middle, *last;
   cut tile; /* all 0: not in tiles */
   int64_t tile_k;
+  int64_t slices, slice; /* of K, each with sums of its own that are added up in order; of how many (the last: fewer) */
   size_t scratch, workspace;
 };
 
@@ -125,6 +131,11 @@ static bool is_widened(const ts_gemm_spec *s) {
   return s->in != TS_F32;
 }
 
+/* Whether copies of b are turned: products of many rows win more by that than it takes. */
+static bool is_turned(const ts_gemm_spec *s) {
+  return is_widened(s) && s->transpose_b && s->m >= LEAST_M;
+}
+
 /* Pieces of n elements of at most `most`, as equal as whole cache lines can be. */
 static int64_t equal_pieces(int64_t n, int64_t most) {
   int64_t pieces = (n + most - 1) / most;
@@ -138,66 +149,96 @@ static cut cut_into(int64_t m, int64_t n, int64_t most_m, int64_t most_n) {
   return c;
 }
 
-/* By shape alone: a tile's bits may depend on what it is a tile of. */
-static cut cut_result(int64_t m, int64_t n) {
+static cut cut_result(int64_t m, int64_t n, int64_t least_m, int64_t least_n) {
   int64_t most_m = TILE_M, most_n = TILE_N;
   cut c = cut_into(m, n, most_m, most_n);
-  while (c.down * c.across < TILES && (most_m > LEAST_M || most_n > LEAST_N)) {
-    *(most_m > LEAST_M ? &most_m : &most_n) /= 2;
+  while (c.down * c.across < TILES && (most_m > least_m || most_n > least_n)) {
+    *(most_m > least_m ? &most_m : &most_n) /= 2;
     c = cut_into(m, n, most_m, most_n);
   }
   return c;
 }
 
+/* By shape alone: a tile's bits may depend on what it is a tile of. */
+static void make_tiles(ts_gemm *gemm) {
+  const ts_gemm_spec *s = &gemm->spec;
+  cut large = cut_result(s->m, s->n, SLICED_M, TILE_N);
+  int64_t wanted = (TILES + large.down * large.across - 1) / (large.down * large.across);
+  gemm->slices = min(wanted, s->k / SLICE_K);
+  bool sliced = gemm->slices > 1;
+  gemm->tile = sliced ? large : cut_result(s->m, s->n, LEAST_M, LEAST_N);
+  gemm->slices = sliced ? gemm->slices : 1;
+  gemm->slice = sliced ? ((s->k + gemm->slices - 1) / gemm->slices + 63) / 64 * 64 : s->k;
+  gemm->tile_k = is_widened(s) ? min(gemm->slice, TILE_K) : gemm->slice;
+}
+
 int64_t ts_gemm_tiles(int64_t m, int64_t n) {
-  cut c = cut_result(m, n);
+  cut c = cut_result(m, n, LEAST_M, LEAST_N);
   return c.down * c.across;
 }
 
-/* Some rows of a stored matrix from an element on, in fp32 one behind another. */
-static void widen_rows(float *to, const void *from, ts_dtype dtype, int64_t ld, int64_t at, int64_t rows,
-                       int64_t columns) {
-  const ts_cpu_loops *loops = ts_cpu_loops_best();
-  for (int64_t i = 0; i < rows; ++i) {
-    loops->widen(to + i * columns, (const char *) from + (size_t) (at + i * ld) * element(dtype), dtype, columns);
-  }
-}
-
-/* A part of an operand: where it is, and between its rows; `buffer`: for what is copied, NULL where nothing is. */
+/* A part of an operand: where it is, and between its rows. */
 typedef struct operand {
   const float *data;
   int64_t ld;
 } operand;
 
+/* Rows and columns of a stored matrix from an element on: themselves, or copied into `buffer` in fp32. */
 static operand operand_part(const ts_gemm_spec *s, const void *x, int64_t ld, int64_t row, int64_t column, int64_t rows,
                             int64_t columns, float *buffer) {
-  int64_t at = row * ld + column;
+  const ts_cpu_loops *loops = ts_cpu_loops_best();
+  int64_t at = row * ld + column, to = columns + PAD;
   if (buffer == NULL) {
     return (operand){(const float *) x + at, ld};
   }
-  widen_rows(buffer, x, s->in, ld, at, rows, columns);
-  return (operand){buffer, columns};
+  for (int64_t i = 0; i < rows; ++i) {
+    loops->widen(buffer + i * to, (const char *) x + (size_t) (at + i * ld) * element(s->in), s->in, columns);
+  }
+  return (operand){buffer, to};
 }
 
 /* Memory of a thread. */
 typedef struct tile_buffers {
   float *a, *b, *c;
-  int64_t held; /* the column from which on b has all of K; -1: none */
+  operand whole_a, whole_b; /* what was copied of all of K: */
+  int64_t row, column;      /* of a from this row on, of b from this column */
 } tile_buffers;
 
-/* Of K, what is copied of a tile's part of b at a time; 0: nothing is.  Tiles below one another share all of it where
+/* Whether so many rows or columns of an operand are copied for all of K at once, as tiles share them. */
+static bool copies_all(const ts_gemm *gemm, bool shared, int64_t n) {
+  return shared && gemm->slices == 1 && (size_t) (gemm->spec.k * n) * sizeof(float) <= MOST_COPIED;
+}
+
+/* Of K, what is copied of a tile's part of a at a time; 0: nothing is. */
+static int64_t copied_a(const ts_gemm *gemm) {
+  const ts_gemm_spec *s = &gemm->spec;
+  bool shared = is_widened(s) && gemm->tile.down == 1 && gemm->tile.across > 1;
+  return copies_all(gemm, shared, gemm->tile.m) ? s->k : is_widened(s) ? gemm->tile_k : 0;
+}
+
+/* The same of b.  Tiles below one another share all of it where
  * it is no more than MOST_COPIED; and a product whose b is not turned reads pages one behind another, instead of a line
  * of each. */
-static int64_t copied_k(const ts_gemm *gemm) {
+static int64_t copied_b(const ts_gemm *gemm) {
   const ts_gemm_spec *s = &gemm->spec;
-  bool shared = gemm->tile.down > 1 && (size_t) (s->k * gemm->tile.n) * sizeof(float) <= MOST_COPIED;
-  return shared && (is_widened(s) || !s->transpose_b) ? s->k : is_widened(s) ? gemm->tile_k : 0;
+  bool shared = gemm->tile.down > 1 && (is_widened(s) || !s->transpose_b);
+  return copies_all(gemm, shared, gemm->tile.n) ? s->k : is_widened(s) ? gemm->tile_k : 0;
+}
+
+/* Bytes of a copy of k x n, one of which its rows are counted by. */
+static size_t copy_bytes(int64_t k, int64_t n, bool by_k) {
+  return k == 0 ? 0 : ts_cpu_align((size_t) (by_k ? k * (n + PAD) : n * (k + PAD)) * sizeof(float));
+}
+
+static bool is_sliced(const ts_gemm *gemm) {
+  return gemm->slices > 1;
 }
 
 static void count_tile_bytes(const ts_gemm *gemm, size_t bytes[3]) {
-  bool widened = is_widened(&gemm->spec), narrow = gemm->spec.out != TS_F32;
-  bytes[0] = widened ? ts_cpu_align((size_t) (gemm->tile.m * gemm->tile_k) * sizeof(float)) : 0;
-  bytes[1] = ts_cpu_align((size_t) (copied_k(gemm) * gemm->tile.n) * sizeof(float));
+  const ts_gemm_spec *s = &gemm->spec;
+  bool narrow = s->out != TS_F32 && !is_sliced(gemm);
+  bytes[0] = copy_bytes(copied_a(gemm), gemm->tile.m, s->transpose_a);
+  bytes[1] = copy_bytes(copied_b(gemm), gemm->tile.n, !s->transpose_b || is_turned(s));
   bytes[2] = narrow ? ts_cpu_align((size_t) (gemm->tile.m * gemm->tile.n) * sizeof(float)) : 0;
 }
 
@@ -205,8 +246,9 @@ static tile_buffers tile_buffers_of(const ts_gemm *gemm, void *workspace, int th
   size_t bytes[3];
   count_tile_bytes(gemm, bytes);
   char *at = (char *) workspace + (size_t) thread * (bytes[0] + bytes[1] + bytes[2]);
-  return (tile_buffers){bytes[0] > 0 ? (float *) at : NULL, bytes[1] > 0 ? (float *) (at + bytes[0]) : NULL,
-                        (float *) (at + bytes[0] + bytes[1]), -1};
+  return (tile_buffers){.a = bytes[0] > 0 ? (float *) at : NULL,
+                        .b = bytes[1] > 0 ? (float *) (at + bytes[0]) : NULL,
+                        .c = (float *) (at + bytes[0] + bytes[1])};
 }
 
 /* What a product is called with. */
@@ -216,9 +258,9 @@ typedef struct arguments {
   float beta;
 } arguments;
 
-/* A tile: rows from i, columns from j on. */
+/* A tile: rows from i, columns from j on, of K what is from k to end. */
 typedef struct tile {
-  int64_t i, j, m, n;
+  int64_t i, j, m, n, k, end;
 } tile;
 
 /* y = acc + bias + beta prior in a tile, row by row. */
@@ -233,57 +275,114 @@ static void finish_tile(const ts_gemm_spec *s, const arguments *x, const tile *t
   }
 }
 
+static operand a_part(const ts_gemm *gemm, const void *a, const tile *t, int64_t k, int64_t n_k, float *buffer) {
+  const ts_gemm_spec *s = &gemm->spec;
+  return s->transpose_a ? operand_part(s, a, s->lda, k, t->i, n_k, t->m, buffer)
+                        : operand_part(s, a, s->lda, t->i, k, t->m, n_k, buffer);
+}
+
 /* Rows [k, k + n_k) of a tile's part of b. */
 static operand b_part(const ts_gemm *gemm, const void *b, const tile *t, int64_t k, int64_t n_k, float *buffer) {
   const ts_gemm_spec *s = &gemm->spec;
-  return s->transpose_b ? operand_part(s, b, s->ldb, t->j, k, t->n, n_k, buffer)
-                        : operand_part(s, b, s->ldb, k, t->j, n_k, t->n, buffer);
+  if (!s->transpose_b) {
+    return operand_part(s, b, s->ldb, k, t->j, n_k, t->n, buffer);
+  }
+  if (!is_turned(s)) {
+    return operand_part(s, b, s->ldb, t->j, k, t->n, n_k, buffer);
+  }
+  const char *from = (const char *) b + (size_t) (t->j * s->ldb + k) * element(s->in);
+  ts_cpu_loops_best()->widen_turned(buffer, t->n + PAD, from, s->in, s->ldb, t->n, n_k);
+  return (operand){buffer, t->n + PAD};
 }
 
-/* The same of what was copied as a whole. */
-static operand held_part(const ts_gemm *gemm, const tile *t, int64_t k, const float *buffer) {
+/* From k on: K is what rows are counted by, or columns. */
+static operand later(operand x, bool by_row, int64_t k) {
+  return (operand){x.data + (by_row ? k * x.ld : k), x.ld};
+}
+
+/* c = a b of a tile, or c + a b. */
+static void multiply_tile(const ts_gemm *gemm, const arguments *x, const tile *t, tile_buffers *buffer, float *c,
+                          int64_t ldc, bool adds) {
   const ts_gemm_spec *s = &gemm->spec;
-  return s->transpose_b ? (operand){buffer + k, s->k} : (operand){buffer + k * t->n, t->n};
+  bool whole_a = copied_a(gemm) == s->k, whole_b = copied_b(gemm) == s->k;
+  ts_sgemm g = {
+      .m = t->m, .n = t->n, .ldc = ldc, .transpose_a = s->transpose_a, .transpose_b = s->transpose_b && !is_turned(s)};
+  if (whole_a && (buffer->whole_a.data == NULL || buffer->row != t->i)) {
+    buffer->whole_a = a_part(gemm, x->a, t, 0, s->k, buffer->a);
+    buffer->row = t->i;
+  }
+  if (whole_b && (buffer->whole_b.data == NULL || buffer->column != t->j)) {
+    buffer->whole_b = b_part(gemm, x->b, t, 0, s->k, buffer->b);
+    buffer->column = t->j;
+  }
+  for (int64_t k = t->k; k < t->end; k += gemm->tile_k) {
+    g.k = min(gemm->tile_k, t->end - k);
+    operand a = whole_a ? later(buffer->whole_a, s->transpose_a, k) : a_part(gemm, x->a, t, k, g.k, buffer->a);
+    operand b = whole_b ? later(buffer->whole_b, !g.transpose_b, k) : b_part(gemm, x->b, t, k, g.k, buffer->b);
+    g.lda = a.ld;
+    g.ldb = b.ld;
+    g.adds = adds || k > t->k;
+    ts_sgemm_run(&g, a.data, b.data, c);
+  }
 }
 
 static void run_tile(const ts_gemm *gemm, const arguments *x, const tile *t, tile_buffers *buffer) {
   const ts_gemm_spec *s = &gemm->spec;
-  bool narrow = s->out != TS_F32, adds = !narrow && x->prior != NULL, holds = copied_k(gemm) == s->k;
+  bool narrow = s->out != TS_F32, adds = !narrow && x->prior != NULL;
   float *c = narrow ? buffer->c : (float *) x->c + t->i * s->ldc + t->j;
-  ts_sgemm g = {.m = t->m,
-                .n = t->n,
-                .ldc = narrow ? t->n : s->ldc,
-                .transpose_a = s->transpose_a,
-                .transpose_b = s->transpose_b};
+  int64_t ldc = narrow ? t->n : s->ldc;
   if (adds && (x->prior != x->c || x->beta != 1.0f)) {
     finish_tile(s, x, t, NULL, 0, NULL, x->prior);
   }
-  if (holds && buffer->held != t->j) {
-    (void) b_part(gemm, x->b, t, 0, s->k, buffer->b);
-    buffer->held = t->j;
-  }
-  for (int64_t k = 0; k < s->k; k += gemm->tile_k) {
-    g.k = min(gemm->tile_k, s->k - k);
-    operand a = s->transpose_a ? operand_part(s, x->a, s->lda, k, t->i, g.k, t->m, buffer->a)
-                               : operand_part(s, x->a, s->lda, t->i, k, t->m, g.k, buffer->a);
-    operand b = holds ? held_part(gemm, t, k, buffer->b) : b_part(gemm, x->b, t, k, g.k, buffer->b);
-    g.lda = a.ld;
-    g.ldb = b.ld;
-    g.adds = adds || k > 0;
-    ts_sgemm_run(&g, a.data, b.data, c);
-  }
+  multiply_tile(gemm, x, t, buffer, c, ldc, adds);
   if (narrow || x->bias != NULL) {
-    finish_tile(s, x, t, c, g.ldc, x->bias, narrow ? x->prior : NULL);
+    finish_tile(s, x, t, c, ldc, x->bias, narrow ? x->prior : NULL);
   }
+}
+
+static int64_t units(const ts_gemm *gemm) {
+  return gemm->tile.down * gemm->tile.across * gemm->slices;
 }
 
 static int64_t threads_of_tiles(const ts_gemm *gemm) {
-  return min(gemm->spec.threads, gemm->tile.down * gemm->tile.across);
+  return min(gemm->spec.threads, units(gemm));
 }
 
-static void multiply_tiles(const ts_gemm *gemm, const arguments *x, void *workspace) {
+static tile unit_tile(const ts_gemm *gemm, int64_t unit) {
   const ts_gemm_spec *s = &gemm->spec;
   const cut *c = &gemm->tile;
+  int64_t tiles = c->down * c->across, i = unit % tiles;
+  tile t = {.i = i % c->down * c->m, .j = i / c->down * c->n, .k = unit / tiles * gemm->slice};
+  t.m = min(c->m, s->m - t.i);
+  t.n = min(c->n, s->n - t.j);
+  t.end = min(t.k + gemm->slice, s->k);
+  return t;
+}
+
+static size_t slices_bytes(const ts_gemm *gemm) {
+  size_t floats = (size_t) (gemm->spec.m * gemm->spec.n * gemm->slices);
+  return is_sliced(gemm) ? ts_cpu_align(floats * sizeof(float)) : 0;
+}
+
+/* The sums of the first slice become those of all. */
+static void add_slices(const ts_gemm *gemm, float *sums) {
+  int64_t n = gemm->spec.n, apart = gemm->spec.m * n;
+#pragma omp parallel for schedule(static) num_threads(gemm->spec.threads)
+  for (int64_t i = 0; i < gemm->spec.m; ++i) {
+    float *to = sums + i * n;
+    for (int64_t r = 1; r < gemm->slices; ++r) {
+      const float *from = to + r * apart;
+#pragma omp simd
+      for (int64_t j = 0; j < n; ++j) {
+        to[j] += from[j];
+      }
+    }
+  }
+}
+
+/* `sums` [slices][m][n]: where slices have theirs. */
+static void multiply_tiles(const ts_gemm *gemm, const arguments *x, float *sums, void *workspace) {
+  const ts_gemm_spec *s = &gemm->spec;
 #pragma omp parallel num_threads(threads_of_tiles(gemm))
   {
     tile_buffers buffer = {0};
@@ -291,12 +390,19 @@ static void multiply_tiles(const ts_gemm *gemm, const arguments *x, void *worksp
       buffer = tile_buffers_of(gemm, workspace, omp_get_thread_num());
     }
 #pragma omp for schedule(static)
-    for (int64_t i = 0; i < c->down * c->across; ++i) {
-      tile t = {.i = i % c->down * c->m, .j = i / c->down * c->n};
-      t.m = min(c->m, s->m - t.i);
-      t.n = min(c->n, s->n - t.j);
-      run_tile(gemm, x, &t, &buffer);
+    for (int64_t i = 0; i < units(gemm); ++i) {
+      tile t = unit_tile(gemm, i);
+      if (is_sliced(gemm)) {
+        float *own = sums + (t.k / gemm->slice * s->m + t.i) * s->n + t.j;
+        multiply_tile(gemm, x, &t, &buffer, own, s->n, false);
+      } else {
+        run_tile(gemm, x, &t, &buffer);
+      }
     }
+  }
+  if (is_sliced(gemm)) {
+    add_slices(gemm, sums);
+    finish_rows(s, x->c, sums, x->bias, x->prior, x->beta);
   }
 }
 
@@ -366,10 +472,9 @@ ts_gemm *ts_gemm_create(const ts_gemm_spec *spec) {
     destroy_chain(gemm);
     gemm->scratch = 0;
     size_t bytes[3];
-    gemm->tile = cut_result(s->m, s->n);
-    gemm->tile_k = is_widened(s) ? min(s->k, TILE_K) : s->k;
+    make_tiles(gemm);
     count_tile_bytes(gemm, bytes);
-    gemm->workspace = (size_t) threads_of_tiles(gemm) * (bytes[0] + bytes[1] + bytes[2]);
+    gemm->workspace = slices_bytes(gemm) + (size_t) threads_of_tiles(gemm) * (bytes[0] + bytes[1] + bytes[2]);
   } else {
     size_t accumulator = gemm->wide ? ts_cpu_align((size_t) (s->m * s->n) * sizeof(float)) : 0;
     gemm->workspace = accumulator + ts_cpu_align(gemm->scratch);
@@ -405,7 +510,7 @@ void ts_gemm_run(ts_gemm *gemm, const void *a, const void *b, void *c, const voi
   }
   if (gemm->tile.m > 0) {
     const arguments x = {.a = a, .b = b, .bias = bias, .prior = prior, .c = c, .beta = beta};
-    multiply_tiles(gemm, &x, workspace);
+    multiply_tiles(gemm, &x, workspace, (char *) workspace + slices_bytes(gemm));
     return;
   }
   if (gemm->wide) {

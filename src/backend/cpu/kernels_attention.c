@@ -138,7 +138,7 @@ static void forward_queries(const ts_attention *p, const ts_attention_operands *
   ts_attention_block queries = ts_attention_block_at(p, TS_OF_QUERIES, i), keys;
   int64_t at = ts_attention_q_at(p, b, queries.row, head);
   ts_attention_tile rows = ts_attention_rows(p, x->rows, to->q, at, p->q_width, queries.rows, TS_QUERIES);
-  ts_micro_transpose(x->queries, rows.cell, rows.stride, TS_QUERIES, ts_attention_cells(p, p->columns));
+  ts_micro_transpose(x->queries, TS_QUERIES, rows.cell, rows.stride, TS_QUERIES, ts_attention_cells(p, p->columns));
   for (int k = 0; k < TS_QUERIES; ++k) {
     x->max[k] = TS_MASKED;
     x->sum[k] = 0;

@@ -241,8 +241,8 @@ static query_tiles load_query_tiles(const backward *w, buffers *x, int64_t b, in
   t.rows = ts_attention_rows(p, x->query_rows, w->q, at, p->q_width, t.block.rows, TS_QUERIES);
   t.d_out =
       ts_attention_rows(p, x->do_rows, w->d_out, o_at, (int64_t) p->heads * p->head_dim, t.block.rows, TS_QUERIES);
-  ts_micro_transpose(x->queries, t.rows.cell, t.rows.stride, TS_QUERIES, cells);
-  ts_micro_transpose(x->d_out, t.d_out.cell, t.d_out.stride, TS_QUERIES, cells);
+  ts_micro_transpose(x->queries, TS_QUERIES, t.rows.cell, t.rows.stride, TS_QUERIES, cells);
+  ts_micro_transpose(x->d_out, TS_QUERIES, t.d_out.cell, t.d_out.stride, TS_QUERIES, cells);
   if (x->for_keys) {
     t.along = ts_attention_along_rows(p, x->queries_along, t.rows, TS_QUERIES);
     t.do_along = ts_attention_along_rows(p, x->do_along, t.d_out, TS_QUERIES);

@@ -140,7 +140,7 @@ void ts_attention_dropout(const ts_attention *p, float *factor, float *scratch, 
     ts_dropout_factors(scratch + i * TS_KEYS, p->key, p->sample[b], row * p->length + keys->token, keys->rows,
                        p->threshold, p->keep_scale);
   }
-  ts_micro_transpose((ts_cell *) factor, (const ts_cell *) scratch, TS_KEYS, TS_QUERIES, TS_KEYS);
+  ts_micro_transpose((ts_cell *) factor, TS_QUERIES, (const ts_cell *) scratch, TS_KEYS, TS_QUERIES, TS_KEYS);
 }
 
 void ts_attention_store(const ts_attention *p, const ts_sink *to, const float *from, const float *factor, int64_t at,

@@ -123,7 +123,7 @@ static void pack_across(ts_cell *b, const matrix *w, int64_t row, int64_t n, int
       int64_t some = i < n ? k : 0;
       read_padded(scratch + i * PART, w, i < n ? (row + i) * w->width + at : 0, some, pairs ? 2 * cells : cells, pairs);
     }
-    ts_micro_transpose(b + cells_of(at, pairs) * width, scratch, PART, (int) width, (int) cells);
+    ts_micro_transpose(b + cells_of(at, pairs) * width, width, scratch, PART, (int) width, (int) cells);
   }
 }
 
@@ -265,7 +265,7 @@ static void multiply_few_turned(const piece *p, const space *s) {
                                     g->inner, ts_micro_tiles(n, width), product.k);
     run_product(product, s->b, width, s->c, width, &ahead, g->pairs);
     memset(s->c + n * width, 0, (size_t) ((up_to(n, 8) - n) * width) * sizeof *s->c);
-    ts_micro_transpose(s->scratch, (const ts_cell *) s->c, width, (int) up_to(n, 8), (int) width);
+    ts_micro_transpose(s->scratch, up_to(n, 8), (const ts_cell *) s->c, width, (int) up_to(n, 8), (int) width);
     write_rows(&p->y, (const float *) s->scratch, up_to(n, 8), p->row, p->rows, g->columns, at, n);
   }
 }

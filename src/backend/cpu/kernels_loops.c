@@ -1,4 +1,5 @@
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/micro.h"
 #include "backend/cpu/vector.h"
 
 #include <math.h>
@@ -12,6 +13,31 @@ static void widen_elements(float *y, const void *x, ts_dtype dtype, int64_t n) {
 
 static const char *element_at(const void *x, ts_dtype dtype, int64_t i) {
   return (const char *) x + (size_t) i * ts_dtype_size(dtype);
+}
+
+/* In pieces that fit the first-level cache.  One at an edge turns what the piece before it left, too. */
+static void widen_turned(float *y, int64_t ldy, const void *x, ts_dtype dtype, int64_t ldx, int64_t rows,
+                         int64_t columns) {
+  enum { HIGH = 16, WIDE = 64 };
+  float wide[HIGH][WIDE] __attribute__((aligned(64))) = {{0}}, turned[WIDE][HIGH] __attribute__((aligned(64)));
+  for (int64_t j = 0; j < columns; j += WIDE) {
+    int64_t n = columns - j < WIDE ? columns - j : WIDE;
+    for (int64_t i = 0; i < rows; i += HIGH) {
+      int64_t m = rows - i < HIGH ? rows - i : HIGH;
+      float *to = y + j * ldy + i;
+      for (int64_t r = 0; r < m; ++r) {
+        ts_widen_any(wide[r], element_at(x, dtype, (i + r) * ldx + j), dtype, n);
+      }
+      if (m == HIGH && n == WIDE) {
+        ts_micro_transpose((ts_cell *) to, ldy, (const ts_cell *) wide, WIDE, HIGH, WIDE);
+        continue;
+      }
+      ts_micro_transpose((ts_cell *) turned, HIGH, (const ts_cell *) wide, WIDE, HIGH, WIDE);
+      for (int64_t q = 0; q < n; ++q) {
+        memcpy(to + q * ldy, turned[q], (size_t) m * sizeof(float));
+      }
+    }
+  }
 }
 
 /* At most BLOCK elements. */
@@ -214,7 +240,7 @@ static void exp_scaled(void *y, ts_dtype dtype, const float *x, float lse, float
 }
 
 const ts_cpu_loops *TS_ISA_NAME(ts_cpu_loops)(void) {
-  static const ts_cpu_loops loops = {finish_elements, widen_elements, times_rows, times_columns, logsumexp, cap,
-                                     exp_scaled};
+  static const ts_cpu_loops loops = {finish_elements, widen_elements, widen_turned, times_rows,
+                                     times_columns,   logsumexp,      cap,          exp_scaled};
   return &loops;
 }

@@ -175,9 +175,11 @@ TS_INLINE void ts_micro_pair(ts_cell *restrict to, const uint16_t *restrict low,
 #define TS_PICK(a, b, ...) __builtin_shuffle(a, b, (vector){__VA_ARGS__})
 #endif
 
-/** to [columns][width] = the transpose of \a width rows, \a stride apart, of \a columns cells, both multiples of 8:
- * through the registers in squares of 8, so that rows are read whole.  Sequential. Not collective. */
-static inline void ts_micro_transpose(ts_cell *to, const ts_cell *from, int64_t stride, int width, int columns) {
+/** to [columns][width] = the transpose of \a width rows of \a columns cells, both multiples of 8; \a apart and \a stride
+ * cells between rows of \a to and \a from: through the registers in squares of 8, so that rows are read whole.
+ * Sequential. Not collective. */
+static inline void ts_micro_transpose(ts_cell *to, int64_t apart, const ts_cell *from, int64_t stride, int width,
+                                      int columns) {
   typedef uint32_t vector __attribute__((vector_size(32)));
   typedef uint32_t memory __attribute__((vector_size(32), aligned(4), may_alias));
   for (int i = 0; i < width; i += 8) {
@@ -197,9 +199,9 @@ static inline void ts_micro_transpose(ts_cell *to, const ts_cell *from, int64_t 
         row[4 * k + 3] = TS_PICK(half[4 * k + 1], half[4 * k + 3], 2, 3, 10, 11, 6, 7, 14, 15);
       }
       for (int k = 0; k < 4; ++k) {
-        ts_cell *column = to + (j + k) * width + i;
+        ts_cell *column = to + (j + k) * apart + i;
         *(memory *) column = TS_PICK(row[k], row[k + 4], 0, 1, 2, 3, 8, 9, 10, 11);
-        column += 4 * width;
+        column += 4 * apart;
         *(memory *) column = TS_PICK(row[k], row[k + 4], 4, 5, 6, 7, 12, 13, 14, 15);
       }
     }

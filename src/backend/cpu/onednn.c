@@ -220,7 +220,7 @@ bool ts_onednn_has_bf16(void) {
 /* Where no matrix is turned oneDNN reads b where it lies, a few columns at a time: of many long rows each is on a page
  * of its own, and they meet in the same sets of the caches. */
 static bool reads_far(const ts_product_spec *spec) {
-  return !spec->transpose_a && !spec->transpose_b && spec->k * spec->n >= (int64_t) 1 << 20;
+  return !spec->transpose_a && !spec->transpose_b && spec->k * spec->n >= (int64_t) 1 << 16;
 }
 
 bool ts_onednn_tiles(const ts_product_spec *spec) {
