@@ -11,7 +11,7 @@
 /* The largest tile; how many tiles there are at least, as far as LEAST_M rows or LEAST_N columns are left; of what is
  * widened, K is done in blocks, so that a thread's copies stay in its caches for the most part.  Where K is long tiles
  * keep SLICED_M rows, and parts of K of at least SLICE_K make up the number. */
-enum { TILE_M = 1024, TILE_N = 384, LEAST_M = 128, LEAST_N = 192, TILES = 16, TILE_K = 1024 };
+enum { TILE_M = 1024, WIDENED_M = 256, TILE_N = 384, LEAST_M = 128, LEAST_N = 192, TILES = 16, TILE_K = 1024 };
 enum { SLICED_M = 256, SLICE_K = 4096 };
 
 /* Floats between the rows of a copy, so that they do not all meet in the same sets of the caches. */
@@ -149,8 +149,8 @@ static cut cut_into(int64_t m, int64_t n, int64_t most_m, int64_t most_n) {
   return c;
 }
 
-static cut cut_result(int64_t m, int64_t n, int64_t least_m, int64_t least_n) {
-  int64_t most_m = TILE_M, most_n = TILE_N;
+static cut cut_result(int64_t m, int64_t n, int64_t most_m, int64_t least_m, int64_t least_n) {
+  int64_t most_n = TILE_N;
   cut c = cut_into(m, n, most_m, most_n);
   while (c.down * c.across < TILES && (most_m > least_m || most_n > least_n)) {
     *(most_m > least_m ? &most_m : &most_n) /= 2;
@@ -162,18 +162,19 @@ static cut cut_result(int64_t m, int64_t n, int64_t least_m, int64_t least_n) {
 /* By shape alone: a tile's bits may depend on what it is a tile of. */
 static void make_tiles(ts_gemm *gemm) {
   const ts_gemm_spec *s = &gemm->spec;
-  cut large = cut_result(s->m, s->n, SLICED_M, TILE_N);
+  int64_t most_m = is_widened(s) ? WIDENED_M : TILE_M;
+  cut large = cut_result(s->m, s->n, most_m, SLICED_M, TILE_N);
   int64_t wanted = (TILES + large.down * large.across - 1) / (large.down * large.across);
   gemm->slices = min(wanted, s->k / SLICE_K);
   bool sliced = gemm->slices > 1;
-  gemm->tile = sliced ? large : cut_result(s->m, s->n, LEAST_M, LEAST_N);
+  gemm->tile = sliced ? large : cut_result(s->m, s->n, most_m, LEAST_M, LEAST_N);
   gemm->slices = sliced ? gemm->slices : 1;
   gemm->slice = sliced ? ((s->k + gemm->slices - 1) / gemm->slices + 63) / 64 * 64 : s->k;
   gemm->tile_k = is_widened(s) ? min(gemm->slice, TILE_K) : gemm->slice;
 }
 
 int64_t ts_gemm_tiles(int64_t m, int64_t n) {
-  cut c = cut_result(m, n, LEAST_M, LEAST_N);
+  cut c = cut_result(m, n, TILE_M, LEAST_M, LEAST_N);
   return c.down * c.across;
 }
 
