@@ -7,7 +7,8 @@
  *  - wide:   the same into an fp32 buffer in the workspace, finished into the output, where a chain would round its
  *            partial sums or oneDNN has no such output type;
  *  - tiles:  fixed tiles of the result, each by one thread, with oneDNN's plain fp32 product on the operands where they
- *            lie, or on what is widened of them (fp16, and bf16 where processors have no instructions for it).
+ *            lie, or on what is widened of them (fp16, and bf16 where processors have no instructions for it).  Of a
+ *            small result a long K is cut into slices, whose sums are added up in order.
  *
  * Nothing here is collective.
  */

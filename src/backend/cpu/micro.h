@@ -175,8 +175,8 @@ TS_INLINE void ts_micro_pair(ts_cell *restrict to, const uint16_t *restrict low,
 #define TS_PICK(a, b, ...) __builtin_shuffle(a, b, (vector){__VA_ARGS__})
 #endif
 
-/** to [columns][width] = the transpose of \a width rows of \a columns cells, both multiples of 8; \a apart and \a stride
- * cells between rows of \a to and \a from: through the registers in squares of 8, so that rows are read whole.
+/** to [columns][width] = the transpose of \a width rows of \a columns cells, both multiples of 8, through the registers
+ * in squares of 8, so that rows are read whole.  \a apart, \a stride: cells between rows of \a to and of \a from.
  * Sequential. Not collective. */
 static inline void ts_micro_transpose(ts_cell *to, int64_t apart, const ts_cell *from, int64_t stride, int width,
                                       int columns) {
