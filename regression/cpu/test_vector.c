@@ -207,25 +207,37 @@ static void test_loops_f16(const char *name, const ts_cpu_loops *loops) {
 }
 
 /* Pieces of 16 x 64 and what is left of them. */
-static void test_turned(const char *name, const ts_cpu_loops *loops) {
-  enum { ROWS = 37, COLUMNS = 150, LDX = COLUMNS + 3, LDY = ROWS + 2 };
-  static uint16_t x[ROWS * LDX];
-  static float y[COLUMNS * LDY];
-  int64_t wrong = 0;
-  for (int i = 0; i < ROWS * LDX; ++i) {
-    x[i] = (uint16_t) (0x3c00 + i);
+static bool turns(const ts_cpu_loops *loops, ts_dtype dtype, int rows, int columns) {
+  enum { MOST = 160 };
+  static uint16_t x[MOST * MOST];
+  static float y[MOST * MOST];
+  int ldx = columns + 3, ldy = rows + 2;
+  bool same = true;
+  for (int i = 0; i < rows * ldx; ++i) {
+    x[i] = (uint16_t) (0x3c00 + i % 0x4000); /* no infinity, no NaN */
   }
-  for (int i = 0; i < COLUMNS * LDY; ++i) {
+  for (int i = 0; i < columns * ldy; ++i) {
     y[i] = -1;
   }
-  loops->widen_turned(y, LDY, x, TS_BF16, LDX, ROWS, COLUMNS);
-  for (int j = 0; j < COLUMNS; ++j) {
-    for (int i = 0; i < LDY; ++i) {
-      float expected = i < ROWS ? ts_float_of((int32_t) ((uint32_t) x[i * LDX + j] << 16)) : -1;
-      wrong += ts_bits_of(y[j * LDY + i]) != ts_bits_of(expected);
+  loops->widen_turned(y, ldy, x, dtype, ldx, rows, columns);
+  for (int j = 0; j < columns; ++j) {
+    for (int i = 0; i < ldy; ++i) {
+      float expected = -1;
+      if (i < rows) {
+        ts_convert(&expected, TS_F32, &x[i * ldx + j], dtype, 1);
+      }
+      same = same && ts_bits_of(y[j * ldy + i]) == ts_bits_of(expected);
     }
   }
-  tap_ok(wrong == 0, "bf16 widened and turned in %s", name);
+  return same;
+}
+
+static void test_turned(const char *name, const ts_cpu_loops *loops) {
+  static const ts_dtype types[] = {TS_BF16, TS_F16};
+  for (int t = 0; t < 2; ++t) {
+    tap_ok(turns(loops, types[t], 37, 150) && turns(loops, types[t], 32, 128) && turns(loops, types[t], 5, 9),
+           "%s widened and turned in %s", ts_dtype_name(types[t]), name);
+  }
 }
 
 int main(void) {

@@ -8,16 +8,17 @@
 #include <omp.h>
 #include <string.h>
 
-/* The largest tile; how many tiles there are at least, as far as LEAST_M rows or LEAST_N columns are left; of what is
- * widened, K is done in blocks, so that a thread's copies stay in its caches for the most part.  Where K is long tiles
- * keep SLICED_M rows, and parts of K of at least SLICE_K make up the number. */
+/* The largest tile, of what is widened so low that its copy stays in the second-level cache; how many tiles there are
+ * at least, as far as LEAST_M rows or LEAST_N columns are left; of what is widened, K is done in blocks, so that a
+ * thread's copies stay in its caches for the most part.  Where K is long tiles keep SLICED_M rows, and parts of K of at
+ * least SLICE_K make up the number. */
 enum { TILE_M = 1024, WIDENED_M = 256, TILE_N = 384, LEAST_M = 128, LEAST_N = 192, TILES = 16, TILE_K = 1024 };
 enum { SLICED_M = 256, SLICE_K = 4096 };
 
 /* Floats between the rows of a copy, so that they do not all meet in the same sets of the caches. */
 enum { PAD = 16 };
 
-#define MOST_COPIED ((size_t) 8 << 20) /* bytes of b that a thread brings together */
+#define MOST_COPIED ((size_t) 8 << 20) /* bytes of an operand that a thread brings together for all of K */
 
 typedef struct cut {
   int64_t m, n, down, across; /* of a tile; tiles */
@@ -31,7 +32,7 @@ struct ts_gemm {
   ts_product *first[TS_N_ADDENDS], *middle, *last;
   cut tile; /* all 0: not in tiles */
   int64_t tile_k;
-  int64_t slices, slice; /* of K, each with sums of its own that are added up in order; of how many (the last: fewer) */
+  int64_t slices, slice; /* of K, each of `slice` (the last: fewer), with sums of its own that are added up in order */
   size_t scratch, workspace;
 };
 
@@ -217,17 +218,16 @@ static int64_t copied_a(const ts_gemm *gemm) {
   return copies_all(gemm, shared, gemm->tile.m) ? s->k : is_widened(s) ? gemm->tile_k : 0;
 }
 
-/* The same of b.  Tiles below one another share all of it where
- * it is no more than MOST_COPIED; and a product whose b is not turned reads pages one behind another, instead of a line
- * of each. */
+/* The same of b.  Tiles below one another share all of it where it is no more than MOST_COPIED, in fp32 too where it is
+ * not turned: then it is read page by page, instead of a line of each. */
 static int64_t copied_b(const ts_gemm *gemm) {
   const ts_gemm_spec *s = &gemm->spec;
   bool shared = gemm->tile.down > 1 && (is_widened(s) || !s->transpose_b);
   return copies_all(gemm, shared, gemm->tile.n) ? s->k : is_widened(s) ? gemm->tile_k : 0;
 }
 
-/* Bytes of a copy of k x n, one of which its rows are counted by. */
-static size_t copy_bytes(int64_t k, int64_t n, bool by_k) {
+/* Bytes of a copy: k rows of n if `by_k`, otherwise n rows of k. */
+static size_t bytes_of_copy(int64_t k, int64_t n, bool by_k) {
   return k == 0 ? 0 : ts_cpu_align((size_t) (by_k ? k * (n + PAD) : n * (k + PAD)) * sizeof(float));
 }
 
@@ -238,8 +238,8 @@ static bool is_sliced(const ts_gemm *gemm) {
 static void count_tile_bytes(const ts_gemm *gemm, size_t bytes[3]) {
   const ts_gemm_spec *s = &gemm->spec;
   bool narrow = s->out != TS_F32 && !is_sliced(gemm);
-  bytes[0] = copy_bytes(copied_a(gemm), gemm->tile.m, s->transpose_a);
-  bytes[1] = copy_bytes(copied_b(gemm), gemm->tile.n, !s->transpose_b || is_turned(s));
+  bytes[0] = bytes_of_copy(copied_a(gemm), gemm->tile.m, s->transpose_a);
+  bytes[1] = bytes_of_copy(copied_b(gemm), gemm->tile.n, !s->transpose_b || is_turned(s));
   bytes[2] = narrow ? ts_cpu_align((size_t) (gemm->tile.m * gemm->tile.n) * sizeof(float)) : 0;
 }
 
@@ -302,8 +302,8 @@ static operand later(operand x, bool by_row, int64_t k) {
 }
 
 /* c = a b of a tile, or c + a b. */
-static void multiply_tile(const ts_gemm *gemm, const arguments *x, const tile *t, tile_buffers *buffer, float *c,
-                          int64_t ldc, bool adds) {
+static void product_of_tile(const ts_gemm *gemm, const arguments *x, const tile *t, tile_buffers *buffer, float *c,
+                            int64_t ldc, bool adds) {
   const ts_gemm_spec *s = &gemm->spec;
   bool whole_a = copied_a(gemm) == s->k, whole_b = copied_b(gemm) == s->k;
   ts_sgemm g = {
@@ -335,7 +335,7 @@ static void run_tile(const ts_gemm *gemm, const arguments *x, const tile *t, til
   if (adds && (x->prior != x->c || x->beta != 1.0f)) {
     finish_tile(s, x, t, NULL, 0, NULL, x->prior);
   }
-  multiply_tile(gemm, x, t, buffer, c, ldc, adds);
+  product_of_tile(gemm, x, t, buffer, c, ldc, adds);
   if (narrow || x->bias != NULL) {
     finish_tile(s, x, t, c, ldc, x->bias, narrow ? x->prior : NULL);
   }
@@ -381,21 +381,22 @@ static void add_slices(const ts_gemm *gemm, float *sums) {
   }
 }
 
-/* `sums` [slices][m][n]: where slices have theirs. */
-static void multiply_tiles(const ts_gemm *gemm, const arguments *x, float *sums, void *workspace) {
+/* The workspace: slices' sums [slices][m][n], then the threads' buffers. */
+static void multiply_tiles(const ts_gemm *gemm, const arguments *x, void *workspace) {
   const ts_gemm_spec *s = &gemm->spec;
+  float *sums = workspace;
 #pragma omp parallel num_threads(threads_of_tiles(gemm))
   {
     tile_buffers buffer = {0};
     if (gemm->workspace > 0) {
-      buffer = tile_buffers_of(gemm, workspace, omp_get_thread_num());
+      buffer = tile_buffers_of(gemm, (char *) workspace + slices_bytes(gemm), omp_get_thread_num());
     }
 #pragma omp for schedule(static)
     for (int64_t i = 0; i < units(gemm); ++i) {
       tile t = unit_tile(gemm, i);
       if (is_sliced(gemm)) {
         float *own = sums + (t.k / gemm->slice * s->m + t.i) * s->n + t.j;
-        multiply_tile(gemm, x, &t, &buffer, own, s->n, false);
+        product_of_tile(gemm, x, &t, &buffer, own, s->n, false);
       } else {
         run_tile(gemm, x, &t, &buffer);
       }
@@ -511,7 +512,7 @@ void ts_gemm_run(ts_gemm *gemm, const void *a, const void *b, void *c, const voi
   }
   if (gemm->tile.m > 0) {
     const arguments x = {.a = a, .b = b, .bias = bias, .prior = prior, .c = c, .beta = beta};
-    multiply_tiles(gemm, &x, workspace, (char *) workspace + slices_bytes(gemm));
+    multiply_tiles(gemm, &x, workspace);
     return;
   }
   if (gemm->wide) {

@@ -7,8 +7,8 @@
  *  - wide:   the same into an fp32 buffer in the workspace, finished into the output, where a chain would round its
  *            partial sums or oneDNN has no such output type;
  *  - tiles:  fixed tiles of the result, each by one thread, with oneDNN's plain fp32 product on the operands where they
- *            lie, or on what is widened of them (fp16, and bf16 where processors have no instructions for it).  Of a
- *            small result a long K is cut into slices, whose sums are added up in order.
+ *            lie, on copies that tiles share, or on what is widened of them (fp16, and bf16 where processors have no
+ *            instructions for it).  Of a small result a long K is cut into slices, whose sums are added up in order.
  *
  * Nothing here is collective.
  */
@@ -41,8 +41,8 @@ ts_gemm *ts_gemm_create(const ts_gemm_spec *spec);
 /** Free and set to NULL; NULL is allowed. Not collective. */
 void ts_gemm_destroy(ts_gemm **gemm);
 
-/** Of a result of so many rows and columns that is made in tiles, their number: as many threads can be busy. Not
- * collective. */
+/** Of an fp32 result of so many rows and columns that is made in tiles, with K in one piece, their number: as many
+ * threads can be busy. Not collective. */
 int64_t ts_gemm_tiles(int64_t m, int64_t n);
 
 /** Bytes of workspace of ts_gemm_run. Not collective. */

@@ -217,10 +217,12 @@ bool ts_onednn_has_bf16(void) {
   return has_isa(dnnl_cpu_isa_avx512_core_bf16);
 }
 
-/* Where no matrix is turned oneDNN reads b where it lies, a few columns at a time: of many long rows each is on a page
- * of its own, and they meet in the same sets of the caches. */
+/* Where no matrix is turned oneDNN reads b where it lies, a few columns at a time: of many rows each is on a page of
+ * its own, and they meet in the same sets of the caches.  A smaller result has too few tiles for many threads. */
 static bool reads_far(const ts_product_spec *spec) {
-  return !spec->transpose_a && !spec->transpose_b && spec->k * spec->n >= (int64_t) 1 << 16;
+  bool turned = spec->transpose_a || spec->transpose_b;
+  int64_t b = spec->k * spec->n, c = spec->m * spec->n;
+  return !turned && (b >= (int64_t) 1 << 20 || (b >= (int64_t) 1 << 16 && c >= (int64_t) 1 << 18));
 }
 
 bool ts_onednn_tiles(const ts_product_spec *spec) {

@@ -66,10 +66,11 @@ typedef struct ts_sgemm {
 void ts_sgemm_run(const ts_sgemm *product, const float *a, const float *b, float *c);
 
 /** True where a product is made in fixed tiles by single threads (ts_sgemm_run).  In fp32 that is quicker where no
- * matrix is turned and b is large; without AVX-512, and where rows are not dense and the result is small, sums of
- * oneDNN's primitives depend on the number of threads.  Of bf16 it has none, or emulates them, without AVX512_BF16;
- * sums of those whose rows are not dense depend on threads likewise, and in oneDNN 3 all of them.  Of fp16 it has none,
- * or none without AVX512_FP16.  The addend and threads are not read. Not collective. */
+ * matrix is turned and b has a million elements, or 65536 and c 262144; without AVX-512, and where rows are not dense
+ * and the result is small, sums of oneDNN's primitives depend on the number of threads.  Of bf16 it has none, or
+ * emulates them, without AVX512_BF16; sums of those whose rows are not dense depend on threads likewise, and in
+ * oneDNN 3 all of them.  Of fp16 it has none, or none without AVX512_FP16.  The addend and threads are not read.
+ * Not collective. */
 bool ts_onednn_tiles(const ts_product_spec *spec);
 
 /** The length of the blocks K is cut into so that the sums do not depend on the number of threads; K itself where no
