@@ -1,5 +1,6 @@
 /* The vector functions against libm in fp64: the errors their header promises, and the values at the ends. */
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/philox.h"
 #include "backend/cpu/vector.h"
 #include "regression/tap.h"
 
@@ -153,6 +154,22 @@ static void test_f16(void) {
   tap_ok(changed == 0, "widening fp16, too");
 }
 
+/* Of counters whose lower half overflows among them, and numbers that need all of their bits. */
+static void test_philox(void) {
+  static const uint64_t low[] = {0, 5, 0xfffffff0, 0xfffffffffffffff0, 0x123456789abcdef0};
+  bool same = true;
+  for (size_t k = 0; k < sizeof low / sizeof *low; ++k) {
+    uint64_t key = ts_mix(1, k), high = ts_mix(2, k);
+    uint32_t many[4 * TS_PHILOX_COUNTERS], one[4];
+    ts_philox_many(many, key, high, low[k]);
+    for (uint64_t i = 0; i < TS_PHILOX_COUNTERS; ++i) {
+      ts_philox(key, high, low[k] + i, one);
+      same = same && memcmp(many + 4 * i, one, sizeof one) == 0;
+    }
+  }
+  tap_ok(same, "many counters have the words of one after another");
+}
+
 static void test_lanes(void) {
   float x[3 * TS_LANES + 5];
   int64_t wrong = 0;
@@ -252,6 +269,7 @@ int main(void) {
   test_angles();
   test_narrow();
   test_f16();
+  test_philox();
   test_lanes();
   test_loops("generic", ts_cpu_loops_generic());
   test_loops_f16("generic", ts_cpu_loops_generic());

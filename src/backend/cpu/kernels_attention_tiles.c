@@ -1,5 +1,5 @@
 #include "backend/cpu/attention.h"
-#include "base/dropout.h"
+#include "backend/cpu/philox.h"
 
 static void set_tokens(ts_attention *p, int of, const ts_tokens *tokens) {
   p->tokens[of] = *tokens;

@@ -1,8 +1,8 @@
 /* Element by element.  Bound by memory: the arithmetic, one exp and one division at most, hides behind the loads. */
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/philox.h"
 #include "backend/cpu/tile.h"
 #include "backend/update_rules.h"
-#include "base/dropout.h"
 
 /* n elements of all outputs from all inputs. */
 typedef void tile_body(float *const y[], const float *const x[], int64_t n);
