@@ -206,9 +206,13 @@ typedef struct tile_buffers {
   int64_t row, column;      /* of a from this row on, of b from this column */
 } tile_buffers;
 
+static bool is_sliced(const ts_gemm *gemm) {
+  return gemm->slices > 1;
+}
+
 /* Whether so many rows or columns of an operand are copied for all of K at once, as tiles share them. */
 static bool copies_all(const ts_gemm *gemm, bool shared, int64_t n) {
-  return shared && gemm->slices == 1 && (size_t) (gemm->spec.k * n) * sizeof(float) <= MOST_COPIED;
+  return shared && !is_sliced(gemm) && (size_t) (gemm->spec.k * n) * sizeof(float) <= MOST_COPIED;
 }
 
 /* Of K, what is copied of a tile's part of a at a time; 0: nothing is. */
@@ -229,10 +233,6 @@ static int64_t copied_b(const ts_gemm *gemm) {
 /* Bytes of a copy: k rows of n if `by_k`, otherwise n rows of k. */
 static size_t bytes_of_copy(int64_t k, int64_t n, bool by_k) {
   return k == 0 ? 0 : ts_cpu_align((size_t) (by_k ? k * (n + PAD) : n * (k + PAD)) * sizeof(float));
-}
-
-static bool is_sliced(const ts_gemm *gemm) {
-  return gemm->slices > 1;
 }
 
 static void count_tile_bytes(const ts_gemm *gemm, size_t bytes[3]) {
