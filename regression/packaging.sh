@@ -232,7 +232,7 @@ test_documents() {
   ok "the variables of train.sbatch are told" empty "$(untold_variables)"
   ok "quickstart says what it will do: $(promised)" grep -qF "$(promised)" "$top/quickstart"
   TESSERA_ISA=generic run "$tessera" plan "$top/inputs/quickstart.cfg"
-  ok "and computes in fp32 where bf16 would be emulated" printed 'parameters, fp32, '
+  ok "and computes in fp32 where bf16 would be widened" printed 'parameters, fp32, '
   ok "columns of metrics.csv are told" empty "$(untold_columns)"
   ok "messages that documents quote are said" empty "$(unknown_messages)"
 }

@@ -126,8 +126,8 @@ typedef struct ts_backend {
   void *(*allocate)(size_t bytes);            /**< An arena: 64-byte aligned (4096 on the CPU), zeroed. */
   void (*release)(void *arena, size_t bytes); /**< NULL is allowed. */
   const char *(*describe)(void);              /**< ISA and library versions: part of the target's identity. */
-  bool (*has_bf16)(void);     /**< Products in bf16 are instructions here: faster than fp32, not slower. */
-  const ts_reserve *reserves; /**< Ended by a NULL name; NULL for none. */
+  bool (*has_bf16)(void);                     /**< Products in bf16 are instructions here, and faster than fp32's. */
+  const ts_reserve *reserves;                 /**< Ended by a NULL name; NULL for none. */
   /** NULL: memory is the host's and kernels return when they are done.  Else the device of this process, NULL while it
    * is not open: plans are made without one. Not collective. */
   ts_device *(*device)(void);

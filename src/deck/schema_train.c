@@ -65,7 +65,7 @@ static const ts_key rows[] = {
 
     SWITCH(bf16.enabled, "false",
            "Compute in bf16; master weights, moments and sums stay in fp32.  \"auto\": where every rank has "
-           "instructions for it, since fp32 is faster elsewhere; decided once, and kept on resume."),
+           "instructions for it that outrun fp32's; decided once, and kept on resume."),
     FLAG(
         bf16.stochastic_rounding, "false", 0,
         "Round the master weights to their bf16 copies up or down by chance, so that the mean of a copy is its master; "

@@ -128,8 +128,8 @@ ts_status ts_engine_decide_precision(ts_world *world, ts_deck *deck, ts_text *sa
   int with = count_ranks(world, backend->has_bf16(), &without);
   char *why =
       without < 0
-          ? ts_strdup("all ranks have bf16 products")
-          : ts_format("%d of %d ranks have bf16 products, and fp32 is faster without; the first is rank %d on %s", with,
+          ? ts_strdup("all ranks have fast bf16 products")
+          : ts_format("%d of %d ranks have bf16 products faster than fp32's; the first without is rank %d on %s", with,
                       ts_world_size(world), without, ts_world_node_name(world, without));
   ts_deck_decide_precision(deck, without < 0, why, said);
   ts_free(why);

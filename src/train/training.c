@@ -160,7 +160,7 @@ static ts_status open_run_directory(ts_training *r, ts_error *err) {
 static void describe_types(const ts_training *r, ts_text *to) {
   bool slow = ts_deck_products(r->deck) == TS_BF16 && !ts_engine_program(r->engine)->target.backend->has_bf16();
   ts_deck_add_types(r->deck, to);
-  ts_text_add(to, "%s", slow ? " (emulated here: fp32 is faster)" : "");
+  ts_text_add(to, "%s", slow ? " (widened here: no faster than fp32)" : "");
 }
 
 static void describe_data(const ts_data *data) {

@@ -2,13 +2,14 @@
  * Small matrix products on tiles in the first- and second-level cache, for kernels that interleave products with other
  * work (attention).  Included by kernels_*.c only, so it is compiled for each instruction set.
  *
- * An operand is an array of 32-bit cells: an fp32 number, or, where the processor multiplies bf16 (ts_micro_pairs), two
+ * An operand is an array of 32-bit cells: an fp32 number, or, where that is faster (ts_micro_pairs), two
  * bf16 numbers that are neighbours along the summed dimension.  Sums are fp32 in order of k, whatever the tile.
  * Nothing here is collective.
  */
 #ifndef TS_BACKEND_CPU_MICRO_H
 #define TS_BACKEND_CPU_MICRO_H
 
+#include "backend/cpu/processor.h"
 #include "backend/cpu/vector.h"
 
 #include <stdbool.h>
@@ -34,10 +35,11 @@ typedef uint32_t __attribute__((may_alias)) ts_cell;
 typedef float ts_micro_vector __attribute__((vector_size(TS_MICRO_WIDTH * sizeof(float))));
 typedef float ts_micro_memory __attribute__((vector_size(TS_MICRO_WIDTH * sizeof(float)), aligned(4), may_alias));
 
-/** True where bf16 tiles are kept as pairs; otherwise they are widened to fp32. Not collective. */
+/** True where bf16 tiles are kept as pairs, which are multiplied faster; otherwise they are widened to fp32. Not
+ * collective. */
 TS_INLINE bool ts_micro_pairs(void) {
 #ifdef __AVX512BF16__
-  return __builtin_cpu_supports("avx512bf16");
+  return ts_processor_has_fast_bf16();
 #else
   return false;
 #endif

@@ -1,6 +1,7 @@
 #include "backend/cpu/onednn.h"
 
 #include "backend/cpu/onednn_version.h"
+#include "backend/cpu/processor.h"
 #include "base/memory.h"
 #include "base/status.h"
 
@@ -214,7 +215,8 @@ static bool has_isa(dnnl_cpu_isa_t needed) {
 }
 
 bool ts_onednn_has_bf16(void) {
-  return has_isa(dnnl_cpu_isa_avx512_core_bf16);
+  return has_isa(dnnl_cpu_isa_avx512_core_amx) ||
+         (has_isa(dnnl_cpu_isa_avx512_core_bf16) && ts_processor_has_fast_bf16());
 }
 
 /* Where no matrix is turned oneDNN reads b where it lies, a few columns at a time: of many rows each is on a page of

@@ -67,8 +67,8 @@ void ts_sgemm_run(const ts_sgemm *product, const float *a, const float *b, float
 
 /** True where a product is made in fixed tiles by single threads (ts_sgemm_run).  In fp32 that is quicker where no
  * matrix is turned and b has a million elements, or 65536 and c 262144; without AVX-512, and where rows are not dense
- * and the result is small, sums of oneDNN's primitives depend on the number of threads.  Of bf16 it has none, or
- * emulates them, without AVX512_BF16; sums of those whose rows are not dense depend on threads likewise, and in
+ * and the result is small, sums of oneDNN's primitives depend on the number of threads.  Of bf16 it has none, or none
+ * that is faster (ts_onednn_has_bf16); sums of those whose rows are not dense depend on threads likewise, and in
  * oneDNN 3 all of them.  Of fp16 it has none, or none without AVX512_FP16.  The addend and threads are not read.
  * Not collective. */
 bool ts_onednn_tiles(const ts_product_spec *spec);
@@ -82,7 +82,7 @@ int64_t ts_onednn_split_k(const ts_product_spec *spec);
  * collective. */
 void ts_onednn_limit(const char *isa);
 
-/** True where oneDNN's bf16 products are AVX512_BF16 or AMX instructions, and not emulated. Not collective. */
+/** True where oneDNN's bf16 products are instructions that outrun fp32's: AMX, or fast AVX512_BF16. Not collective. */
 bool ts_onednn_has_bf16(void);
 
 /** "2.6.3, avx512_core_bf16": a constant string after the first call. Not collective. */
