@@ -625,9 +625,11 @@ void ts_deck_print(const ts_deck *deck, ts_text *to);
 
 /** Append a line per key whose value differs ("  optimizer.params.lr: 0.01, now 0.02"), joined by newlines.  A
  * list of sections is one value.  Not collective.
+ * \param [in] within   The beginning of the paths that count: "model.", or "" for all.
  * \param [in] ignored  Beginnings of paths that do not count; ended by NULL.
  * \return the number of lines. */
-int ts_deck_differences(const ts_deck *before, const ts_deck *now, const char *const *ignored, ts_text *to);
+int ts_deck_differences(const ts_deck *before, const ts_deck *now, const char *within, const char *const *ignored,
+                        ts_text *to);
 
 /** True when somebody set the canonical \a path: it is no default.  Not collective. */
 bool ts_deck_is_set(const ts_deck *deck, const char *path);

@@ -208,11 +208,12 @@ char *ts_deck_value(const ts_deck *deck, const char *path) {
   return list != NULL ? list_text(deck, list, path) : index >= 0 ? value_text(deck, ts_key_at(index)) : NULL;
 }
 
-int ts_deck_differences(const ts_deck *before, const ts_deck *now, const char *const *ignored, ts_text *to) {
+int ts_deck_differences(const ts_deck *before, const ts_deck *now, const char *within, const char *const *ignored,
+                        ts_text *to) {
   int n = 0;
   for (int i = 0; i < ts_key_count(); ++i) {
     const ts_key *key = ts_key_at(i);
-    bool entry = strchr(key->path, '[') != NULL, skip = false;
+    bool entry = strchr(key->path, '[') != NULL, skip = strncmp(key->path, within, strlen(within)) != 0;
     for (const char *const *prefix = ignored; *prefix != NULL && !skip; ++prefix) {
       skip = strncmp(key->path, *prefix, strlen(*prefix)) == 0;
     }

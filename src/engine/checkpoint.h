@@ -36,8 +36,10 @@ ts_status ts_engine_load(ts_engine *engine, const char *directory, const ts_chec
                          ts_error *err);
 
 /** Locate (\a path is a run, a checkpoint or a Hugging Face directory), check and load the weights.  Collective over
- * the world. */
-ts_status ts_engine_load_weights(ts_engine *engine, const char *path, ts_error *err);
+ * the world.
+ * \param [out] deck  NULL, or the text of the checkpoint's deck, the caller's (ts_free); NULL of a Hugging Face
+ *                    directory, and on error. */
+ts_status ts_engine_load_weights(ts_engine *engine, const char *path, char **deck, ts_error *err);
 
 /** Append a line per fact that differs between the checkpoint and this engine ("ranks: 4, now 2").  Not collective.
  * \return true when none does: with the same deck the run goes on bit for bit. */

@@ -479,7 +479,10 @@ static bool is_import(const ts_engine *e, const char *path) {
   return there > 0;
 }
 
-ts_status ts_engine_load_weights(ts_engine *e, const char *path, ts_error *err) {
+ts_status ts_engine_load_weights(ts_engine *e, const char *path, char **deck, ts_error *err) {
+  if (deck != NULL) {
+    *deck = NULL;
+  }
   if (is_import(e, path)) {
     return ts_world_agree(e->world, ts_engine_import(e, path, err), err);
   }
@@ -488,6 +491,9 @@ ts_status ts_engine_load_weights(ts_engine *e, const char *path, ts_error *err) 
   ts_status status = ts_world_agree(e->world, ts_checkpoint_locate(path, NULL, &directory, err), err);
   status = status == TS_OK ? ts_checkpoint_check(e->world, directory, &c, err) : status;
   status = status == TS_OK ? ts_engine_load(e, directory, c, TS_LOAD_WEIGHTS, err) : status;
+  if (status == TS_OK && deck != NULL) {
+    *deck = ts_strdup(c->deck);
+  }
   ts_checkpoint_destroy(&c);
   ts_free(directory);
   return status;

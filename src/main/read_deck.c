@@ -150,7 +150,7 @@ ts_status ts_create_engine(ts_world *world, ts_deck *deck, const ts_engine_optio
   ts_text_free(&said);
   status = status == TS_OK ? ts_engine_create(&options, engine, err) : status;
   if (status == TS_OK && checkpoint != NULL) {
-    status = ts_engine_load_weights(*engine, checkpoint, err);
+    status = ts_engine_load_weights(*engine, checkpoint, NULL, err);
   }
   if (status != TS_OK) {
     ts_engine_destroy(engine);

@@ -232,7 +232,7 @@ static void add_difference(const page *p, int run) {
              ts_deck_read_text(p->run[run].name, p->run[run].deck, NULL, 0, &other, &err) != TS_OK) {
     ts_markup_add(p->html, err.text);
   } else {
-    bool differ = ts_deck_differences(first, other, ignored, &text) > 0;
+    bool differ = ts_deck_differences(first, other, "", ignored, &text) > 0;
     ts_markup_add(p->html, differ ? text.text : "the same");
   }
   ts_text_add(p->html, "</pre>\n");

@@ -271,12 +271,57 @@ static void say_resumed(const ts_training *r) {
   ts_text_free(&text);
   ts_deck *before;
   if (r->rank == 0 && ts_deck_read_text(r->resume.directory, c->deck, NULL, 0, &before, NULL) == TS_OK) {
-    if (ts_deck_differences(before, r->deck, ignored, &text) > 0) {
+    if (ts_deck_differences(before, r->deck, "", ignored, &text) > 0) {
       ts_log(TS_LOG_WARNING, "settings differ from those the checkpoint was made with:\n%s", text.text);
     }
     ts_deck_destroy(&before);
     ts_text_free(&text);
   }
+}
+
+/* The deck that the weights of a path were made with, as far as it says how they compute: that of a checkpoint, or one
+ * whose model is a directory's config.json.  \return owned; NULL where nothing tells. */
+static ts_deck *deck_of_weights(const char *path, const char *saved) {
+  static const char any[] = "train_micro_batch_size_per_gpu = 1; data = { path = \"none\"; format = \"text\"; };";
+  ts_deck *deck = NULL;
+  char *set = ts_format("model.from=%s", path);
+  ts_deck_read_text("weights", saved != NULL ? saved : any, &set, saved != NULL ? 0 : 1, &deck, NULL);
+  ts_free(set);
+  return deck;
+}
+
+/* Shapes that agree do not say that the model is the same: another base of rotary frequencies is another model. */
+static void say_weights(const ts_training *r, const char *path, const char *saved) {
+  static const char *const ignored[] = {"model.from", /* and model.from_config; then what training alone reads */
+                                        "model.attn_pdrop",
+                                        "model.embd_pdrop",
+                                        "model.resid_pdrop",
+                                        "model.initializer_range",
+                                        "model.output_router_logits",
+                                        "model.router_aux_loss_coef",
+                                        "model.max_position_embeddings", /* a shape, or what is said of lengths */
+                                        "model.bos_token_id",
+                                        "model.eos_token_id",
+                                        "model.stop_token_ids",
+                                        NULL};
+  ts_deck *before = r->rank == 0 ? deck_of_weights(path, saved) : NULL;
+  ts_text text = {0};
+  if (before != NULL && (before->model.num_experts > 0) == (r->deck->model.num_experts > 0) &&
+      ts_deck_differences(before, r->deck, "model.", ignored, &text) > 0) {
+    ts_log(TS_LOG_WARNING, "%s: the weights are of a model with other settings:\n%s", path, text.text);
+  }
+  ts_text_free(&text);
+  ts_deck_destroy(&before);
+}
+
+static ts_status load_weights(ts_training *r, const char *path, ts_error *err) {
+  char *saved;
+  ts_status status = ts_engine_load_weights(r->engine, path, &saved, err);
+  if (status == TS_OK) {
+    say_weights(r, path, saved);
+  }
+  ts_free(saved);
+  return status;
 }
 
 /* The state the run begins with, if not that of the seed. */
@@ -286,7 +331,7 @@ static ts_status load_state(ts_training *r, ts_error *err) {
     ts_log(TS_LOG_INFO, "--weights is for the beginning of a run; the checkpoint has its own");
   }
   if (resume->checkpoint == NULL) {
-    return r->options->weights != NULL ? ts_engine_load_weights(r->engine, r->options->weights, err) : TS_OK;
+    return r->options->weights != NULL ? load_weights(r, r->options->weights, err) : TS_OK;
   }
   const ts_checkpoint *c = resume->checkpoint;
   ts_error why = {0};

@@ -21,7 +21,8 @@
 enum { ARG_A, ARG_B, ARG_C, ARG_BIAS, ARG_PRIOR, ARG_SCRATCH, N_ARGS };
 
 struct ts_product {
-  dnnl_primitive_t primitive;
+  dnnl_primitive_desc_t chosen;
+  dnnl_primitive_t primitive; /* NULL before the first run: to write its code takes milliseconds, and many never run */
   dnnl_memory_t memory[N_ARGS]; /* NULL where the product has no such argument */
   size_t scratch;
   int threads;
@@ -137,7 +138,7 @@ ts_product *ts_product_create(const ts_product_spec *spec) {
   ts_product *product = NULL;
   if (chosen != NULL) {
     product = ts_calloc(1, sizeof *product);
-    CHECK(dnnl_primitive_create(&product->primitive, chosen));
+    product->chosen = chosen;
     ts_dnnl_const_desc scratch = dnnl_primitive_desc_query_md(chosen, dnnl_query_scratchpad_md, 0);
     product->scratch = dnnl_memory_desc_get_size(scratch);
     product->threads = spec->threads;
@@ -147,7 +148,6 @@ ts_product *ts_product_create(const ts_product_spec *spec) {
     product->memory[ARG_BIAS] = spec->bias ? unbound(bias) : NULL;
     product->memory[ARG_PRIOR] = spec->addend == TS_ADDEND_PRIOR ? unbound(c) : NULL;
     product->memory[ARG_SCRATCH] = unbound(scratch);
-    CHECK(dnnl_primitive_desc_destroy(chosen));
   }
   set_threads(before);
   ts_dnnl_desc descs[] = {a, b, c, bias};
@@ -168,7 +168,10 @@ void ts_product_destroy(ts_product **product) {
       CHECK(dnnl_memory_destroy((*product)->memory[i]));
     }
   }
-  CHECK(dnnl_primitive_destroy((*product)->primitive));
+  if ((*product)->primitive != NULL) {
+    CHECK(dnnl_primitive_destroy((*product)->primitive));
+  }
+  CHECK(dnnl_primitive_desc_destroy((*product)->chosen));
   ts_free(*product);
   *product = NULL;
 }
@@ -195,6 +198,9 @@ void ts_product_run(ts_product *product, const void *a, const void *b, void *c, 
     }
   }
   int before = omp_in_parallel() ? product->threads : set_threads(product->threads);
+  if (product->primitive == NULL) {
+    CHECK(dnnl_primitive_create(&product->primitive, product->chosen));
+  }
   CHECK(dnnl_primitive_execute(product->primitive, stream, n, args));
   if (before != product->threads) {
     set_threads(before);

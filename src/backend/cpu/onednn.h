@@ -1,6 +1,6 @@
 /** \file
- * One matrix product of fixed shape as a oneDNN matmul primitive: made once, executed with pointers only.  And the
- * plain fp32 product, by one thread.
+ * One matrix product of fixed shape as a oneDNN matmul primitive: chosen once, its code written when it first runs,
+ * executed with pointers only.  And the plain fp32 product, by one thread.
  *
  * The scratchpad of a primitive is the caller's.  Its sums are a function of shape and instruction set alone where
  * ts_onednn_tiles is false (ts_onednn_split_k says where K must be cut for that); elsewhere callers use one thread and
@@ -38,7 +38,7 @@ typedef struct ts_product_spec {
 
 typedef struct ts_product ts_product;
 
-/** Make the primitive; the same specification a second time is cheap (oneDNN keeps the code).
+/** Choose the primitive; the code of the same specification is written once (oneDNN keeps it).
  * \return owned by the caller (ts_product_destroy); NULL where oneDNN has no such product on this processor. Not
  * collective. */
 ts_product *ts_product_create(const ts_product_spec *spec);
