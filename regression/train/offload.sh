@@ -1,10 +1,11 @@
 #!/bin/sh
 # TAP: runs whose state is in files: checkpoints of them and of others go on from one another with the same bits, what they
-# are told when there is no room, and that nothing of them is left behind.
+# are told when there is no room, and that nothing of them is left behind.  TEST_OFFLOAD_ALL, with any value, is for more of each.
 # shellcheck disable=SC2086,SC2089,SC2090
 # shellcheck source=regression/cli_common.sh
 . "${srcdir:-.}/regression/cli_common.sh"
 mkdir disk
+more() { [ -n "${TEST_OFFLOAD_ALL:-}" ]; }
 persistent="--set zero_optimization.stage3_param_persistence_threshold=0 --set zero_optimization.sub_group_size=1"
 states="$persistent --set zero_optimization.offload_optimizer.device=nvme --set zero_optimization.offload_optimizer.nvme_path=disk"
 parameters="--set zero_optimization.stage=3 --set zero_optimization.offload_param.device=nvme
@@ -43,7 +44,7 @@ test_resume() {
   ok "the same losses and parameters as in memory" "$tessera" compare file memory --tolerance 0
   goes_on file "a checkpoint of files, in memory" --set zero_optimization.stage=3 --set bf16.enabled=true
   goes_on memory "a checkpoint of memory, in files" $all
-  goes_on memory "with states alone in files, at stage 1" $states --set zero_optimization.stage=1 --set bf16.enabled=true
+  ! more || goes_on memory "with states alone in files, at stage 1" $states --set zero_optimization.stage=1 --set bf16.enabled=true
   train 2 whole $states --set zero_optimization.stage=0
   goes_on whole "where every rank has all states, in files" $states --set zero_optimization.stage=0
   ok "nothing is left" is_empty disk
@@ -82,7 +83,7 @@ test_plan() {
 # Of which most is state; what files need is little, and so are pieces.
 large="--set model.hidden_size=256 --set model.intermediate_size=1024 --set zero_optimization.stage=3
   --set zero_optimization.stage3_param_persistence_threshold=1000 --set bf16.enabled=true
-  --set zero_optimization.sub_group_size=32768 --set aio={block_size=4096;queue_depth=1;}"
+  --set zero_optimization.sub_group_size=32768 --set aio={block_size=65536;queue_depth=1;}"
 fitted="$large --set zero_optimization.offload_optimizer={device=\"auto\";nvme_path=\"disk\";}
   --set zero_optimization.offload_param={device=\"auto\";nvme_path=\"disk\";}"
 # The most that a process had, by the last row.
@@ -107,11 +108,13 @@ test_limits() {
   ok "and stays within it, saving as well: $(peak_of least) bytes" [ "$(peak_of least)" -le $(((least + 4) * 1000000)) ]
   ok "with the same bits" "$tessera" compare least roomy --tolerance 0
   ok "and state in files" printed 'offload: .*states of [0-9] %.* in disk '
-  limited "$ranks" half $((least + 4))MB
-  ok "4 MB more: more stays" printed 'offload: .*(states|values) of [1-9][0-9]* %.* in disk '
-  ok "with the same bits" "$tessera" compare half roomy --tolerance 0
-  limited "$ranks" all_of_it 1GB
-  ok "1 GB: all of it stays" printed 'states of 100 %, the gradients of 100 % and the values of 100 % stay, within 1.00 GB a rank$'
+  if [ "$ranks" = 2 ] || more; then
+    limited "$ranks" half $((least + 4))MB
+    ok "4 MB more: more stays" printed 'offload: .*(states|values) of [1-9][0-9]* %.* in disk '
+    ok "with the same bits" "$tessera" compare half roomy --tolerance 0
+    limited "$ranks" all_of_it 1GB
+    ok "1 GB: all of it stays" printed 'states of 100 %, the gradients of 100 % and the values of 100 % stay, within 1.00 GB a rank$'
+  fi
   rm -rf least half all_of_it roomy
 }
 
@@ -129,7 +132,7 @@ test_budget() {
   train 1 tight $large --set zero_optimization.offload_optimizer.device=auto --set run.memory_limit=5MB
   ok "nowhere to go" said 2 'the smallest limit that works with this deck; .*nvme_path'
   uneven="$fitted --set pipeline.stages=2 --set pipeline.units=[1,3] --set gradient_accumulation_steps=2"
-  for limit in 70MB ${TEST_OFFLOAD_ALL:+80MB} 90MB 110MB; do
+  for limit in 70MB ${TEST_OFFLOAD_ALL:+80MB 90MB} 110MB; do
     timeout -k 5 60 $mpiexec -n 2 "$tessera" train tiny.cfg $uneven --set run.directory=uneven --set run.steps=2 \
       --set run.memory_limit=\"$limit\" > "$scratch/out" 2> "$scratch/err" < /dev/null
     status=$?
@@ -161,7 +164,7 @@ test_activations() {
     --set data.sequence_length=64 --set model.max_position_embeddings=64 --set train_batch_size=32
     --set train_micro_batch_size_per_gpu=32 --set activation_checkpointing.enabled=true --set run.steps=2
     --set optimizer.type=SGD --set run.save_every=0 --set run.evaluate_every=0
-    --set aio={block_size=4096;queue_depth=1;}"
+    --set aio={block_size=65536;queue_depth=1;}"
   away="$long --set activation_checkpointing.cpu_checkpointing=true
     --set zero_optimization.offload_optimizer={device=\"auto\";nvme_path=\"disk\";}"
   train 1 roomy $long
@@ -171,7 +174,7 @@ test_activations() {
   train 1 least $away --set run.memory_limit=1MB
   least=$(grep -o 'needs [0-9]* MB' "$scratch/err" | head -n 1 | tr -dc 0-9)
   ok "$least MB suffice, with activations in memory $whole MB" [ "${least:-99999}" -lt $((whole - 6)) ]
-  for limit in $((least + 1)) $(((least + whole) / 2)); do
+  for limit in ${TEST_OFFLOAD_ALL:+$((least + 1))} $(((least + whole) / 2)); do
     rm -rf least
     train 1 least $away --set "run.memory_limit=\"${limit}MB\""
     ok "within $limit MB: it trains, and says what leaves" both clean 'printed "what [0-9]+ of [0-9]+ units keep for the backward leaves"'
@@ -186,22 +189,22 @@ test_activations() {
   ok "with all in memory a file's buffers are not wanted: $((whole + 1)) MB" gave 0
   kept_away 2 "2 ranks at stage 3, two micro-batches" --set zero_optimization.stage=3 \
     --set train_batch_size=64
-  kept_away 1 "unit by unit" --set train_micro_batch_size_per_gpu=16 --set run.accumulation_order=unit
+  ! more || kept_away 1 "unit by unit" --set train_micro_batch_size_per_gpu=16 --set run.accumulation_order=unit
   kept_away 1 "all that the backward reads, memory checked" --set activation_checkpointing.enabled=false \
     --set compile.offload_activation=true --set debug.memcheck=true --set train_batch_size=16 \
-    --set train_micro_batch_size_per_gpu=16
-  kept_away 2 "along tp a part each, attention kept" --set tensor_parallel.autotp_size=2 \
+    --set train_micro_batch_size_per_gpu=16 --set model.num_hidden_layers=4
+  ! more || kept_away 2 "along tp a part each, attention kept" --set tensor_parallel.autotp_size=2 \
     --set tensor_parallel.sequence_parallel=false --set activation_checkpointing.partition_activations=true \
     --set activation_checkpointing.policy=sac --set bf16.enabled=true
   in_stages="--set pipeline.stages=2 --set train_micro_batch_size_per_gpu=8 --set gradient_accumulation_steps=3
     --set train_batch_size=auto"
   # shellcheck disable=SC2086
-  kept_away 2 "two stages, each micro-batch in its slot" $in_stages
+  ! more || kept_away 2 "two stages, each micro-batch in its slot" $in_stages
   # shellcheck disable=SC2086
-  kept_away 2 "and with backwards of weights apart" $in_stages --set pipeline.schedule=zb_h1 \
+  kept_away 2 "two stages, each micro-batch in its slot, and with backwards of weights apart" $in_stages --set pipeline.schedule=zb_h1 \
     --set activation_checkpointing.enabled=false --set compile.offload_activation=true
   # shellcheck disable=SC2086
-  [ -z "${TEST_OFFLOAD_ALL:-}" ] || kept_away 2 "two pieces a stage" $in_stages --set pipeline.schedule=interleaved
+  ! more || kept_away 2 "two pieces a stage" $in_stages --set pipeline.schedule=interleaved
   rm -rf least roomy
 }
 
@@ -213,7 +216,7 @@ test_process() {
     --set 'zero_optimization.offload_optimizer={device="auto";nvme_path="disk";}' \
     --set 'zero_optimization.offload_param={device="auto";nvme_path="disk";}' --set debug.digest_every=0 --set run.threads=1 \
     --set data.sequence_length=64 --set model.max_position_embeddings=128 \
-    --set run.steps=4 --set run.save_every=2 --set run.evaluate_every=2 --set run.memory_limit=300MB
+    --set run.steps=2 --set run.save_every=1 --set run.evaluate_every=2 --set run.memory_limit=300MB
   ok "a process that saves and evaluates is within its limit: $(peak_of within) bytes" [ "$(peak_of within)" -le 300000000 ]
   rm -rf within
 }
