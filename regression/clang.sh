@@ -1,7 +1,7 @@
 #!/bin/sh
-# TAP: another compiler.  The kernels that this processor takes are built with clang, where there is one, and pass their
-# tests; the rest of the library, which is the build's here, is too with TEST_CLANG_ALL; and configure names the package of
-# clang's OpenMP where that is not there.
+# TAP: another compiler.  The kernels that this processor takes and in which vectors differ most are built with clang, where
+# there is one, and pass their tests; so is the rest, which is the build's here, with TEST_CLANG_ALL; and configure names the
+# package of clang's OpenMP where that is not there.
 # shellcheck source=regression/cli_common.sh
 . "${srcdir:-.}/regression/cli_common.sh"
 unset MAKEFLAGS MFLAGS MAKELEVEL
@@ -42,6 +42,15 @@ if [ -z "$all" ]; then
   for library in libtessera_train.a libtessera.a libcpu_generic.a libcpu_$other.a; do
     cp "$build/$library" .
     given="$given -o $library"
+  done
+  for object in "$build"/src/backend/cpu/libcpu_v[34]_a-*.o; do
+    object=${object#"$build/"}
+    case $object in
+      *$other* | *_pointwise.o | *_rope.o | *_norm.o | *_sum.o | *_update.o | *_lookup.o | *_merge.o) continue ;;
+    esac
+    mkdir -p "${object%/*}"
+    cp "$build/$object" "$object"
+    given="$given -o $object"
   done
 fi
 # shellcheck disable=SC2046,SC2086 # words

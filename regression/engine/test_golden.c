@@ -298,10 +298,10 @@ typedef struct deviation {
   double loss, norm, lr;
 } deviation;
 
-/* All ten where final weights are compared and on one or two ranks; else four, the moments of which have come from
- * others, and on the stand-in three: the last has weights of the second's moments.  TEST_GOLDEN_ALL is for all. */
+/* All ten where final weights are compared and on one or two ranks; else three: the last has weights of the second's
+ * moments.  TEST_GOLDEN_ALL is for all. */
 static deviation run_steps(const trial *t) {
-  const int64_t some = is_stand_in ? 3 : 4;
+  const int64_t some = 3;
   const int64_t steps = (int64_t) json_array_size(json_object_get(t->expected, "losses"));
   const bool few = !t->to_the_end && !wants_all() && (is_stand_in || ts_world_size(t->world) > 2);
   double loss = 0, norm = 0, lr = 0;

@@ -1,6 +1,6 @@
 #!/bin/sh
 # TAP: ranks killed while they save.  What was published before always loads, half of a checkpoint never does, and the
-# run goes on with the losses it would have had.  CHECKPOINTS=all kills at 50 random moments, otherwise at 10.
+# run goes on with the losses it would have had.  CHECKPOINTS=all kills at 50 random moments, otherwise at 6.
 # shellcheck source=regression/cli_common.sh
 build=$(pwd)
 . "${srcdir:-.}/regression/cli_common.sh"
@@ -60,7 +60,7 @@ test_random() {
   train --set run.directory=whole
   status=$?
   ok "a run that nobody kills" gave 0
-  moments=10
+  moments=6
   [ "${CHECKPOINTS:-}" = all ] && moments=50
   i=0
   damaged=0
