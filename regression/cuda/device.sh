@@ -6,7 +6,7 @@
 # shellcheck source=regression/cuda/runs.sh
 . "${srcdir:-.}/regression/cuda/runs.sh"
 
-# True where what says less beside its neighbours, or is in test_offload, too, is run.
+# True where what says less beside its neighbours, or is in engine/test_offload.c, too, is run.
 whole() { [ -n "${TEST_DEVICE:-}${TEST_DEVICE_ALL:-}" ]; }
 
 # ---- the same run ----
@@ -92,6 +92,10 @@ test_offload() {
   SHIM_SEED=1 train 2 hosted3 $away3 --set run.offload_update=host
   ok "updated by the host: the same bits" both clean 'same resident3 hosted3'
   ok "and the run says so" grep -q 'offload: updated by the host.s processors' "$scratch/out"
+  quiet="--set debug.digest_every=0 --set run.evaluate_every=0 --set run.save_every=0"
+  train 2 alone3 $pieces $quiet $on3
+  SHIM_SEED=2 train 2 hosted_late $away3 $quiet --set run.offload_update=host
+  ok "also where nothing completes updates between steps" both clean 'close alone3 hosted_late 0'
   SHIM_SEED=2 train 2 stored3 $pieces $files
   ok "in files, some parameters in the host's memory: the same bits" both clean 'same resident3 stored3'
   ok "and the run says where" grep -q 'offload: .* a rank in .* (' "$scratch/out"
@@ -110,10 +114,6 @@ test_offload() {
 test_offload_more() {
   SHIM_SEED=6 train 1 hosted $away --set run.offload_update=host
   ok "updated by the host, one rank" both clean 'same resident hosted'
-  quiet="--set debug.digest_every=0 --set run.evaluate_every=0 --set run.save_every=0"
-  train 2 alone3 $pieces $quiet $on3
-  SHIM_SEED=2 train 2 hosted_late $away3 $quiet --set run.offload_update=host
-  ok "also where nothing completes updates between steps" both clean 'close alone3 hosted_late 0'
   SHIM_SEED=4 train 1 stored $away --set 'zero_optimization.offload_optimizer={device="nvme";nvme_path=".";}'
   ok "states in files, one rank" both clean 'same resident stored'
   SHIM_SEED=2 train 2 early3 $pieces $files --set run.cuda_graphs=false \

@@ -148,7 +148,7 @@ static void test_more(ts_world *world, const char *sets) {
 int main(int argc, char **argv) {
   ts_world *world = ts_world_create(&argc, &argv);
   ts_log_configure(TS_LOG_WARNING, ts_world_rank(world) == 0);
-  bool alone = ts_world_size(world) == 1; /* each row is tried with one rank or with two, where it says more */
+  bool alone = ts_world_size(world) == 1; /* most rows are tried with one rank or with two, where they say more */
   test(world, "zero_optimization.stage=0", true);
   if (!alone) {
     test_more(world, "zero_optimization.stage=1 zero_optimization.overlap_comm=true");

@@ -45,7 +45,8 @@ kill_at_random() {
     sleep 0.02
     tries=$((tries + 1))
   done
-  sleep "$(awk -v seed="$1" 'BEGIN { srand(seed); printf "%.3f", 0.15 + 0.7 * rand() }')"
+  # at random within a part of the run's time of its own
+  sleep "$(awk -v i="$1" -v n="$moments" 'BEGIN { srand(i); printf "%.3f", 0.15 + 0.7 * (i - rand()) / n }')"
   kill -9 "$(sed -n "$((1 + $1 % 2))p" pids)" 2> /dev/null
   wait $job
   status=$?

@@ -40,7 +40,8 @@ typedef struct ts_kernel_call {
 } ts_kernel_call;
 
 typedef struct ts_kernel {
-  /** Build what the node needs once (primitives, tables) and state the workspace in bytes.  NULL: nothing, 0 bytes.
+  /** Choose or build what the node needs once (primitives, tables) and state the workspace in bytes.  NULL: nothing, 0
+   * bytes.
    * \param [out] prepared  May be NULL when only the workspace is asked for (planning for memory). Not collective. */
   size_t (*prepare)(const ts_target *target, const ts_graph *graph, const ts_node *node, void **prepared);
   /** Compute. NULL for an op the backend does not have. Not collective. */

@@ -1,6 +1,7 @@
 #include "backend/backend.h"
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/onednn.h"
+#include "backend/cpu/processor.h"
 #include "base/memory.h"
 
 #include <pthread.h>
@@ -86,7 +87,9 @@ static const ts_kernel *cpu_kernel(ts_op op) {
 
 static const char *describe_cpu(void) {
   static char text[128];
-  snprintf(text, sizeof text, "oneDNN %s, %s kernels, %s", ts_onednn_describe(), isa()->name, COMPILER);
+  bool widened = ts_processor_has_bf16() && !ts_processor_has_fast_bf16();
+  snprintf(text, sizeof text, "oneDNN %s, %s kernels%s, %s", ts_onednn_describe(), isa()->name,
+           widened ? ", bf16 widened" : "", COMPILER);
   return text;
 }
 

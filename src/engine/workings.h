@@ -44,8 +44,8 @@ void ts_engine_observe_instances(ts_engine *engine, ts_instance_observer *observ
 ts_status ts_engine_share_deck(ts_world *world, const char *name, ts_deck **deck, ts_error *err);
 
 /** Decide a bf16.enabled that the deck leaves to the machine ("auto"): true where the device of every rank has
- * instructions for it.  To be called before ts_engine_create, which takes a deck that is decided.  Collective over the
- * world.
+ * instructions for it that outrun fp32's.  To be called before ts_engine_create, which takes a deck that is decided.
+ * Collective over the world.
  * \param [out] said  The line of ts_deck_decide_precision, the same on all ranks.
  * \return TS_BAD_INPUT, agreed: run.device is auto and only some ranks see a GPU. */
 ts_status ts_engine_decide_precision(ts_world *world, ts_deck *deck, ts_text *said, ts_error *err);

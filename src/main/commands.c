@@ -17,7 +17,9 @@ static const ts_option train_options[] = {
      "directory; default: the deck's run.resume (never)",
      false},
     {"--weights", "DIRECTORY", NULL,
-     "begin a new run with the weights of this run, checkpoint or Hugging Face directory", false},
+     "begin a new run with the weights of this run, checkpoint or Hugging Face directory; settings of its model that "
+     "the deck's has otherwise are named",
+     false},
     {"--prompt", "TEXT", NULL, "when training is done, let the model continue this text", false},
     {"--tokens", "N", "300", "how many tokens to generate for --prompt", false},
     {"--verbose", NULL, NULL, "print what the passes do and where memory goes", false},

@@ -280,17 +280,26 @@ static void say_resumed(const ts_training *r) {
 }
 
 /* The deck that the weights of a path were made with, as far as it says how they compute: that of a checkpoint, or one
- * whose model is a directory's config.json.  \return owned; NULL where nothing tells. */
+ * whose model is a directory's config.json.  Owned; NULL where nothing tells. */
 static ts_deck *deck_of_weights(const char *path, const char *saved) {
   static const char any[] = "train_micro_batch_size_per_gpu = 1; data = { path = \"none\"; format = \"text\"; };";
   ts_deck *deck = NULL;
-  char *set = ts_format("model.from=%s", path);
-  ts_deck_read_text("weights", saved != NULL ? saved : any, &set, saved != NULL ? 0 : 1, &deck, NULL);
-  ts_free(set);
+  ts_text set = {0};
+  ts_text_add(&set, "model.from=");
+  ts_text_add_json(&set, path); /* a directory may be called 2024 */
+  ts_deck_read_text("weights", saved != NULL ? saved : any, &set.text, saved != NULL ? 0 : 1, &deck, NULL);
+  ts_text_free(&set);
   return deck;
 }
 
-/* Shapes that agree do not say that the model is the same: another base of rotary frequencies is another model. */
+/* Of a program's own model, or of one whose MLPs become experts, other settings are no news. */
+static bool is_comparable(const ts_deck *before, const ts_deck *now) {
+  return !ts_deck_model_is_own(before) && !ts_deck_model_is_own(now) &&
+         (before->model.num_experts > 0) == (now->model.num_experts > 0);
+}
+
+/* Shapes that agree do not say that the model is the same: another base of rotary frequencies is another model.  Words
+ * are compared, not what they mean: synonyms of an activation differ. */
 static void say_weights(const ts_training *r, const char *path, const char *saved) {
   static const char *const ignored[] = {"model.from", /* and model.from_config; then what training alone reads */
                                         "model.attn_pdrop",
@@ -306,8 +315,10 @@ static void say_weights(const ts_training *r, const char *path, const char *save
                                         NULL};
   ts_deck *before = r->rank == 0 ? deck_of_weights(path, saved) : NULL;
   ts_text text = {0};
-  if (before != NULL && (before->model.num_experts > 0) == (r->deck->model.num_experts > 0) &&
-      ts_deck_differences(before, r->deck, "model.", ignored, &text) > 0) {
+  if (before == NULL && r->rank == 0) {
+    ts_log(TS_LOG_INFO, "%s does not say what its weights' model is like: only shapes were compared", path);
+  } else if (before != NULL && is_comparable(before, r->deck) &&
+             ts_deck_differences(before, r->deck, "model.", ignored, &text) > 0) {
     ts_log(TS_LOG_WARNING, "%s: the weights are of a model with other settings:\n%s", path, text.text);
   }
   ts_text_free(&text);

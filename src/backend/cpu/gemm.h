@@ -8,7 +8,7 @@
  *            partial sums or oneDNN has no such output type;
  *  - tiles:  fixed tiles of the result, each by one thread, with oneDNN's plain fp32 product on the operands where they
  *            lie, on copies that tiles share, or on what is widened of them (fp16, and bf16 where processors have no
- *            instructions for it).  Of a small result a long K is cut into slices, whose sums are added up in order.
+ *            faster instructions).  Of a small result a long K is cut into slices, whose sums are added up in order.
  *
  * Nothing here is collective.
  */
@@ -35,7 +35,7 @@ typedef struct ts_gemm_spec {
 
 typedef struct ts_gemm ts_gemm;
 
-/** Choose a way and make its primitives.  End with ts_gemm_destroy. Not collective. */
+/** Choose a way and its primitives.  End with ts_gemm_destroy. Not collective. */
 ts_gemm *ts_gemm_create(const ts_gemm_spec *spec);
 
 /** Free and set to NULL; NULL is allowed. Not collective. */

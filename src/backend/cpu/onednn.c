@@ -199,7 +199,9 @@ void ts_product_run(ts_product *product, const void *a, const void *b, void *c, 
   }
   int before = omp_in_parallel() ? product->threads : set_threads(product->threads);
   if (product->primitive == NULL) {
+    int now = set_threads(product->threads); /* in a parallel region, too: oneDNN keeps code by shape and threads */
     CHECK(dnnl_primitive_create(&product->primitive, product->chosen));
+    set_threads(now);
   }
   CHECK(dnnl_primitive_execute(product->primitive, stream, n, args));
   if (before != product->threads) {
