@@ -1,6 +1,6 @@
 #!/bin/sh
 # TAP: another compiler.  The kernels that this processor takes and in which vectors differ most are built with clang, where
-# there is one, and pass their tests; so is the rest, which is the build's here, with TEST_CLANG_ALL; and configure names the
+# there is one, and pass their tests; so is the rest, which with the tests is the build's here, with TEST_CLANG_ALL; and configure names the
 # package of clang's OpenMP where that is not there.
 # shellcheck source=regression/cli_common.sh
 . "${srcdir:-.}/regression/cli_common.sh"
@@ -44,7 +44,8 @@ if [ -z "$all" ]; then
     given="$given -o $library"
   done
   own=0
-  for object in "$build"/src/backend/cpu/libcpu_v[34]_a-*.o; do
+  for object in "$build"/src/backend/cpu/libcpu_v[34]_a-*.o "$build"/regression/ops/*.o; do
+    [ -e "$object" ] || continue
     object=${object#"$build/"}
     case $object in
       *$other*) continue ;;
