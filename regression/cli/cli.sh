@@ -551,6 +551,17 @@ test_precision() {
   train --set bf16.enabled=auto --set run.directory=kept --resume auto
   ok "bf16.enabled = auto: a run that goes on keeps it" both 'printed "^bf16.enabled: .auto.: false: as the run began"' \
     '[ "$(decided kept)" = false ]'
+  TESSERA_BF16=no run "$tessera" plan tiny.cfg
+  ok "TESSERA_BF16: another word is told" both '[ "$status" -ne 0 ]' 'grep -q "TESSERA_BF16=no is unknown; accepted: instructions, widened" "$scratch/err"'
+  if grep -qsw avx512_bf16 /proc/cpuinfo; then
+    TESSERA_BF16=widened train --set run.directory=widened --set run.steps=1
+    ok "bf16 that is widened in spite of instructions is part of what the processor is" printed ' v4 kernels, bf16 widened, '
+    TESSERA_BF16=instructions train --set run.directory=instructions --set run.steps=1
+    ok "and else not" both 'printed " v4 kernels, "' '! grep -q "bf16 widened" "$scratch/out"'
+    TESSERA_ISA=v3 TESSERA_BF16=widened train --set run.directory=v3 --set run.steps=1
+    ok "nor of kernels without" both 'printed " v3 kernels, "' '! grep -q "bf16 widened" "$scratch/out"'
+  fi
+  unset TESSERA_BF16
   run "$tessera" plan tiny.cfg --set torch_autocast.enabled=true
   ok "autocast: a plan says what products are in" printed 'parameters, fp32 with products in bf16, '
   run "$tessera" plan tiny.cfg --set torch_autocast.enabled=true --format json

@@ -374,6 +374,10 @@ END
   ok "which works" gave 0
   run "$tessera" train decks/gone.cfg --set run.directory=gone3 --set model.from=hf --weights hf
   ok "the weights of that directory" clean
+  mkdir bare
+  cp "$golden/model.safetensors" bare
+  run "$tessera" train decks/gone.cfg --set run.directory=gone5 --set model.from=hf --weights bare
+  ok "of one without config.json: that nothing but shapes was compared" printed "^bare does not say what its weights' model is like"
   run "$tessera" train decks/gone.cfg --set run.directory=gone4 --set model.from=hf --weights hf --set model.rope_theta=2e4
   ok "in a model with other settings: which" said 0 "^  model.rope_theta: 10000.0, now 20000.0"
 }
