@@ -258,7 +258,8 @@ test_killed() {
 }
 
 # Slurm's own requeue: TERM to every process at once, then USR1 by way of srun.  The deck has no last step until the last
-# requeue, each life reads it anew: however slow this machine is, no life is over before it is disturbed.
+# requeue, each life reads it anew: however slow this machine is, no life is over before it is disturbed.  Slurm counts a restart
+# before the former life is over, so a life's rows are counted once its run has a log.
 requeues=${REQUEUES:-2}
 test_requeued() {
   sed 's/steps = 24/steps = 100000/' slow.cfg > requeued.cfg
@@ -266,6 +267,7 @@ test_requeued() {
   submit requeued -N2 requeued.cfg
   unset TESSERA_MPI
   for restart in $(seq "$requeues"); do
+    cluster_wait 60 [ -s "logs/requeued-$job.r$((restart - 1)).log" ]
     cluster_wait 60 beyond requeued "$(rows requeued)"
     if [ "$restart" -eq "$requeues" ]; then
       steps=$(($(rows requeued) + 24))
