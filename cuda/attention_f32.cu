@@ -47,15 +47,16 @@ static __device__ __forceinline__ void load_head_tile(float *tile, const ts_atte
   }
 }
 
-/* s = own pass^T */
+/* s = own pass^T over dims of a head: behind them are zeros. */
 template <int D>
-static __device__ __forceinline__ void multiply_tile_rows(float (*s)[J], const float *own, const float *pass) {
+static __device__ __forceinline__ void multiply_tile_rows(float (*s)[J], const float *own, const float *pass,
+                                                          int dims) {
 #pragma unroll
   for (int i = 0; i < I * J; ++i) {
     s[i / J][i % J] = 0;
   }
 #pragma unroll 4
-  for (int d = 0; d < D; d += 4) {
+  for (int d = 0; d < dims; d += 4) {
     float a[I][4], b[J][4];
 #pragma unroll
     for (int i = 0; i < I; ++i) {
@@ -72,9 +73,10 @@ static __device__ __forceinline__ void multiply_tile_rows(float (*s)[J], const f
   }
 }
 
-/* sum += score pass; score is written by the warps that read it here. */
+/* sum += score pass in dims of a head; score is written by the warps that read it here. */
 template <int D>
-static __device__ __forceinline__ void add_product(float (*sum)[D / SIDE], const float *score, const float *pass) {
+static __device__ __forceinline__ void add_product(float (*sum)[D / SIDE], const float *score, const float *pass,
+                                                   int dims) {
 #pragma unroll 4
   for (int k = 0; k < PASS; ++k) {
     float w[I], b[4];
@@ -84,7 +86,11 @@ static __device__ __forceinline__ void add_product(float (*sum)[D / SIDE], const
     }
 #pragma unroll
     for (int c = 0; c < D / 64; ++c) {
-      ts_load<4>(b, pass + k * row_floats<D> + 64 * c + (int) (threadIdx.x % SIDE) * 4);
+      int column = 64 * c + (int) (threadIdx.x % SIDE) * 4;
+      if (column >= dims) {
+        break;
+      }
+      ts_load<4>(b, pass + k * row_floats<D> + column);
 #pragma unroll
       for (int i = 0; i < I * 4; ++i) {
         sum[i / 4][4 * c + i % 4] += w[i / 4] * b[i % 4];
@@ -211,9 +217,12 @@ __global__ void __launch_bounds__(THREADS, 1) attention_forward_plain(const __gr
     load_head_tile<PASS, D, T>(tile.pass[0], p, p.keys, p.k, p.keys.row_heads, block.batch, key, kv_head);
     load_head_tile<PASS, D, T>(tile.pass[1], p, p.keys, p.v, p.keys.row_heads, block.batch, key, kv_head);
     __syncthreads();
-    multiply_tile_rows<D>(s, tile.own[0], tile.pass[0]);
+    multiply_tile_rows<D>(s, tile.own[0], tile.pass[0], p.head_dim);
 #pragma unroll
     for (int i = 0; i < I; ++i) {
+      if (first + SIDE * i >= p.queries.count) {
+        break; /* for all of the block; products of rows that are not there are zeros */
+      }
 #pragma unroll
       for (int j = 0; j < J; ++j) {
         bool seen = ts_sees<true>(p, block.batch, first + own_row(i), key + pass_row(j));
@@ -227,7 +236,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_forward_plain(const __gr
     }
     put_scores(tile.score[0], s);
     __syncwarp();
-    add_product<D>(o, tile.score[0], tile.pass[1]);
+    add_product<D>(o, tile.score[0], tile.pass[1], p.head_dim);
     __syncwarp();
   }
 #pragma unroll
@@ -282,8 +291,8 @@ __global__ void __launch_bounds__(THREADS, 1) attention_dq_plain(const __grid_co
     load_head_tile<PASS, D, T>(tile.pass[0], p, p.keys, p.k, p.keys.row_heads, block.batch, key, kv_head);
     load_head_tile<PASS, D, T>(tile.pass[1], p, p.keys, p.v, p.keys.row_heads, block.batch, key, kv_head);
     __syncthreads();
-    multiply_tile_rows<D>(s, tile.own[0], tile.pass[0]);
-    multiply_tile_rows<D>(d, tile.own[1], tile.pass[1]);
+    multiply_tile_rows<D>(s, tile.own[0], tile.pass[0], p.head_dim);
+    multiply_tile_rows<D>(d, tile.own[1], tile.pass[1], p.head_dim);
 #pragma unroll
     for (int i = 0; i < I * J; ++i) {
       weight_and_gradient(p, drop, block.batch, first + own_row(i / J), key + pass_row(i % J), lse[i / J], delta[i / J],
@@ -291,7 +300,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_dq_plain(const __grid_co
     }
     put_scores(tile.score[0], d);
     __syncwarp();
-    add_product<D>(dq, tile.score[0], tile.pass[0]);
+    add_product<D>(dq, tile.score[0], tile.pass[0], p.head_dim);
     __syncwarp();
   }
   store_head_tile<D, T>(p, p.queries, p.dq, p.queries.row_heads, block.batch, first, block.head, dq, one);
@@ -324,8 +333,8 @@ __global__ void __launch_bounds__(THREADS, 1) attention_dkdv_plain(const __grid_
       load_head_tile<PASS, D, T>(tile.pass[0], p, p.queries, p.q, p.queries.row_heads, block.batch, query, head);
       load_head_tile<PASS, D, T>(tile.pass[1], p, p.queries, p.d_out, p.queries.heads, block.batch, query, head);
       __syncthreads();
-      multiply_tile_rows<D>(s, tile.own[0], tile.pass[0]);
-      multiply_tile_rows<D>(d, tile.own[1], tile.pass[1]);
+      multiply_tile_rows<D>(s, tile.own[0], tile.pass[0], p.head_dim);
+      multiply_tile_rows<D>(d, tile.own[1], tile.pass[1], p.head_dim);
 #pragma unroll
       for (int j = 0; j < J; ++j) {
         int row = query + pass_row(j);
@@ -339,8 +348,8 @@ __global__ void __launch_bounds__(THREADS, 1) attention_dkdv_plain(const __grid_
       put_scores(tile.score[0], s);
       put_scores(tile.score[1], d);
       __syncwarp();
-      add_product<D>(dv, tile.score[0], tile.pass[1]);
-      add_product<D>(dk, tile.score[1], tile.pass[0]);
+      add_product<D>(dv, tile.score[0], tile.pass[1], p.head_dim);
+      add_product<D>(dk, tile.score[1], tile.pass[0], p.head_dim);
       __syncwarp();
     }
   }

@@ -61,7 +61,7 @@ static __global__ void __launch_bounds__(TS_SORT_BINS)
   count[(int64_t) threadIdx.x * gridDim.x + blockIdx.x] = bin[threadIdx.x];
 }
 
-/* Running sums of everything before, by one block. */
+/* Running sums of everything before, by one block of whole warps. */
 static __global__ void __launch_bounds__(1024) ts_sort_scan(int *count, int n) {
   TS_SHARED(int, warp_sum, 32);
   TS_SHARED(int, before, 1);
@@ -70,7 +70,7 @@ static __global__ void __launch_bounds__(1024) ts_sort_scan(int *count, int n) {
     before[0] = 0;
   }
   __syncthreads();
-  for (int first = 0; first < n; first += 1024) {
+  for (int first = 0; first < n; first += (int) blockDim.x) {
     int i = first + (int) threadIdx.x, mine = i < n ? count[i] : 0, sum = mine;
     for (int by = 1; by < TS_WARP; by *= 2) {
       int below = __shfl_up_sync(0xffffffffu, sum, by);
@@ -88,7 +88,7 @@ static __global__ void __launch_bounds__(1024) ts_sort_scan(int *count, int n) {
       count[i] = base + sum - mine;
     }
     __syncthreads();
-    if (threadIdx.x == 1023) {
+    if (threadIdx.x == blockDim.x - 1) {
       before[0] = base + sum;
     }
     __syncthreads();
@@ -106,7 +106,7 @@ static __global__ void __launch_bounds__(TS_SORT_BINS)
   __syncthreads();
   int lane = (int) threadIdx.x % TS_WARP, warp = (int) threadIdx.x / TS_WARP;
   int64_t first = (int64_t) blockIdx.x * TS_SORT_KEYS;
-  for (int round = 0; round < TS_SORT_KEYS; round += TS_SORT_BINS) {
+  for (int round = 0; round < TS_SORT_KEYS && first + round < n; round += TS_SORT_BINS) {
     int64_t i = first + round + threadIdx.x;
     bool valid = i < n;
     int mine = valid ? ts_sort_key(key[i], ids) : 0, digit = (mine >> shift) & (TS_SORT_BINS - 1);
@@ -141,7 +141,8 @@ static inline int ts_sort_run(const ts_sort *sort, const int32_t *key, int64_t n
   for (int shift = 0; n > 0 && (shift == 0 || ids.n >> shift > 0); shift += TS_SORT_BITS) {
     ts_sort_ids now = shift == 0 ? ids : ts_sort_ids{0, ids.n}; /* later passes move keys */
     ts_launch(ts_sort_count, blocks, TS_SORT_BINS, 0, stream, sort->count, key, n, now, shift);
-    ts_launch(ts_sort_scan, 1, 1024, 0, stream, sort->count, (int) blocks * TS_SORT_BINS);
+    ts_launch(ts_sort_scan, 1, blocks * TS_SORT_BINS < 1024 ? blocks * TS_SORT_BINS : 1024, 0, stream, sort->count,
+              (int) blocks * TS_SORT_BINS);
     ts_launch(ts_sort_move, blocks, TS_SORT_BINS, 0, stream, sort->key[to], sort->place[to], key, place,
               (const int *) sort->count, n, now, shift);
     key = sort->key[to];

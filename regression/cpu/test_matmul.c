@@ -4,6 +4,11 @@
 #include "regression/kernel_run.h"
 #include "regression/tap.h"
 
+#ifndef RUN_CUDA
+#include "backend/cpu/gemm.h"
+#include "base/memory.h"
+#endif
+
 static const ts_backend *backend;
 
 typedef struct product {
@@ -258,6 +263,36 @@ static void range(ts_dtype out) {
   }
 }
 
+#ifndef RUN_CUDA
+/* More products at once than choices are kept for, each twice, and not in the order they were made in. */
+static void many(void) {
+  enum { MANY = 700, N = 5 };
+  static float a[2 * MANY], b[MANY * N], c[2 * N];
+  ts_gemm *gemm[2 * MANY];
+  int wrong = 0;
+  for (int i = 0; i < MANY; ++i) {
+    a[i] = a[MANY + i] = 1;
+    for (int j = 0; j < N; ++j) {
+      b[i * N + j] = (float) j;
+    }
+  }
+  for (int i = 0; i < 2 * MANY; ++i) {
+    const ts_gemm_spec spec = {.m = 2, .n = N, .k = i % MANY + 1, .in = TS_F32, .out = TS_F32, .threads = 1};
+    gemm[i] = ts_gemm_create(&spec);
+  }
+  for (int i = 2 * MANY; i-- > 0;) {
+    char *workspace = ts_malloc(ts_gemm_workspace(gemm[i]) + 64);
+    ts_gemm_run(gemm[i], a, b, c, NULL, NULL, 0, workspace + (64 - (uintptr_t) workspace % 64) % 64);
+    for (int j = 0; j < 2 * N; ++j) {
+      wrong += c[j] != (float) ((i % MANY + 1) * (j % N));
+    }
+    ts_free(workspace);
+    ts_gemm_destroy(&gemm[i]);
+  }
+  tap_ok(wrong == 0, "%d products at once: each is its own", 2 * MANY);
+}
+#endif
+
 int main(void) {
   backend = test_backend();
   if (backend == NULL) {
@@ -276,6 +311,9 @@ int main(void) {
   turned(TS_F16);
   range(TS_F16);
   range(TS_F32);
+#ifndef RUN_CUDA
+  many();
+#endif
   test_backend_close();
   tap_ok(ts_memory_live() == 0, "everything is freed");
   return tap_done();

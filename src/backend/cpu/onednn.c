@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <xxhash.h>
 
 #define CHECK(call)                                                                  \
   do {                                                                               \
@@ -20,12 +21,18 @@
 /* The arguments of an execution, in the order of ts_product.memory. */
 enum { ARG_A, ARG_B, ARG_C, ARG_BIAS, ARG_PRIOR, ARG_SCRATCH, N_ARGS };
 
-struct ts_product {
-  dnnl_primitive_desc_t chosen;
+/* What a product is made by: asked for once, as an answer takes a tenth of a millisecond, and layers, plans and searches
+ * ask for the same again and again. */
+typedef struct choice {
+  ts_product_spec spec;
+  dnnl_primitive_desc_t desc; /* NULL: oneDNN has none */
   dnnl_primitive_t primitive; /* NULL before the first run: to write its code takes milliseconds, and many never run */
-  dnnl_memory_t memory[N_ARGS]; /* NULL where the product has no such argument */
-  size_t scratch;
-  int threads;
+  int users;                  /* products, of one that they share */
+} choice;
+
+struct ts_product {
+  choice *chosen, own;          /* what is shared, or its own */
+  dnnl_memory_t memory[N_ARGS]; /* NULL before the first run, and where the product has no such argument */
 };
 
 static dnnl_engine_t engine;
@@ -109,12 +116,6 @@ static dnnl_primitive_desc_t choose_implementation(const ts_product_spec *spec, 
   return best;
 }
 
-static dnnl_memory_t unbound(ts_dnnl_const_desc desc) {
-  dnnl_memory_t result;
-  CHECK(dnnl_memory_create(&result, desc, engine, DNNL_MEMORY_NONE));
-  return result;
-}
-
 /* A primitive is made for the number of threads OpenMP would use at that moment, and must be run with as many. */
 static int set_threads(int threads) {
   int before = omp_get_max_threads();
@@ -124,37 +125,95 @@ static int set_threads(int threads) {
   return before;
 }
 
-ts_product *ts_product_create(const ts_product_spec *spec) {
-  TS_ASSERT(spec->m > 0 && spec->n > 0 && spec->k > 0 && spec->threads > 0);
-  ensure_engine();
+static dnnl_primitive_desc_t describe(const ts_product_spec *spec) {
   ts_dnnl_desc a = matrix(spec->m, spec->k, spec->lda, spec->transpose_a, spec->in);
   ts_dnnl_desc b = matrix(spec->k, spec->n, spec->ldb, spec->transpose_b, spec->in);
   ts_dnnl_desc c = matrix(spec->m, spec->n, spec->ldc, false, spec->out);
   ts_dnnl_desc bias = spec->bias ? matrix(1, spec->n, spec->n, false, spec->in) : NULL;
   int before = set_threads(spec->threads);
   dnnl_primitive_attr_t attr = attributes(spec, c);
-  dnnl_primitive_desc_t chosen = choose_implementation(spec, &(ts_dnnl_matmul){a, b, bias, c, attr});
+  dnnl_primitive_desc_t desc = choose_implementation(spec, &(ts_dnnl_matmul){a, b, bias, c, attr});
   CHECK(dnnl_primitive_attr_destroy(attr));
-  ts_product *product = NULL;
-  if (chosen != NULL) {
-    product = ts_calloc(1, sizeof *product);
-    product->chosen = chosen;
-    ts_dnnl_const_desc scratch = dnnl_primitive_desc_query_md(chosen, dnnl_query_scratchpad_md, 0);
-    product->scratch = dnnl_memory_desc_get_size(scratch);
-    product->threads = spec->threads;
-    product->memory[ARG_A] = unbound(a);
-    product->memory[ARG_B] = unbound(b);
-    product->memory[ARG_C] = unbound(c);
-    product->memory[ARG_BIAS] = spec->bias ? unbound(bias) : NULL;
-    product->memory[ARG_PRIOR] = spec->addend == TS_ADDEND_PRIOR ? unbound(c) : NULL;
-    product->memory[ARG_SCRATCH] = unbound(scratch);
-  }
   set_threads(before);
   ts_dnnl_desc descs[] = {a, b, c, bias};
   for (int i = 0; i < 4; ++i) {
     if (descs[i] != NULL) {
       CHECK(ts_dnnl_desc_destroy(descs[i]));
     }
+  }
+  return desc;
+}
+
+/* ---- choices ---- */
+
+enum { N_CHOICES = 512 };
+
+static choice choices[N_CHOICES]; /* by a hash; kept for who comes next, until one that meets it takes its place */
+static pthread_mutex_t choices_mutex = PTHREAD_MUTEX_INITIALIZER;
+
+enum { KEY = 13 };
+
+static void make_key(int64_t key[KEY], const ts_product_spec *s) {
+  const int64_t values[KEY] = {s->m,           s->n,           s->k,    s->lda,      s->ldb,       s->ldc,
+                               s->transpose_a, s->transpose_b, s->bias, (int) s->in, (int) s->out, (int) s->addend,
+                               s->threads};
+  memcpy(key, values, sizeof values);
+}
+
+static bool is_same(const ts_product_spec *one, const ts_product_spec *other) {
+  int64_t a[KEY], b[KEY];
+  make_key(a, one);
+  make_key(b, other);
+  return memcmp(a, b, sizeof a) == 0;
+}
+
+static choice *place_of(const ts_product_spec *spec) {
+  int64_t key[KEY];
+  make_key(key, spec);
+  return &choices[XXH3_64bits(key, sizeof key) % N_CHOICES];
+}
+
+static void forget(choice *chosen) {
+  if (chosen->primitive != NULL) {
+    CHECK(dnnl_primitive_destroy(chosen->primitive));
+    chosen->primitive = NULL;
+  }
+  if (chosen->desc != NULL) {
+    CHECK(dnnl_primitive_desc_destroy(chosen->desc));
+    chosen->desc = NULL;
+  }
+}
+
+/* own: for where products that live share another one in its place. */
+static choice *choose(const ts_product_spec *spec, choice *own) {
+  pthread_mutex_lock(&choices_mutex);
+  choice *chosen = place_of(spec);
+  if (!is_same(&chosen->spec, spec)) {
+    chosen = chosen->users > 0 ? own : chosen;
+    forget(chosen);
+    *chosen = (choice){.spec = *spec, .desc = describe(spec)};
+  }
+  ++chosen->users;
+  pthread_mutex_unlock(&choices_mutex);
+  return chosen;
+}
+
+static void leave(choice *chosen, choice *own) {
+  pthread_mutex_lock(&choices_mutex);
+  --chosen->users;
+  pthread_mutex_unlock(&choices_mutex);
+  forget(own);
+}
+
+/* ---- products ---- */
+
+ts_product *ts_product_create(const ts_product_spec *spec) {
+  TS_ASSERT(spec->m > 0 && spec->n > 0 && spec->k > 0 && spec->threads > 0);
+  ensure_engine();
+  ts_product *product = ts_calloc(1, sizeof *product);
+  product->chosen = choose(spec, &product->own);
+  if (product->chosen->desc == NULL) {
+    ts_product_destroy(&product);
   }
   return product;
 }
@@ -168,16 +227,44 @@ void ts_product_destroy(ts_product **product) {
       CHECK(dnnl_memory_destroy((*product)->memory[i]));
     }
   }
-  if ((*product)->primitive != NULL) {
-    CHECK(dnnl_primitive_destroy((*product)->primitive));
-  }
-  CHECK(dnnl_primitive_desc_destroy((*product)->chosen));
+  leave((*product)->chosen, &(*product)->own);
   ts_free(*product);
   *product = NULL;
 }
 
 size_t ts_product_scratch(const ts_product *product) {
-  return product == NULL ? 0 : product->scratch;
+  return product == NULL ? 0
+                         : dnnl_memory_desc_get_size(
+                               dnnl_primitive_desc_query_md(product->chosen->desc, dnnl_query_scratchpad_md, 0));
+}
+
+static dnnl_memory_t unbound(const ts_product *product, dnnl_query_t which, int index) {
+  dnnl_memory_t result;
+  ts_dnnl_const_desc desc = dnnl_primitive_desc_query_md(product->chosen->desc, which, index);
+  CHECK(dnnl_memory_create(&result, desc, engine, DNNL_MEMORY_NONE));
+  return result;
+}
+
+/* In a parallel region, too: oneDNN keeps code by shape and threads. */
+static void ensure_primitive(choice *chosen) {
+  pthread_mutex_lock(&choices_mutex);
+  if (chosen->primitive == NULL) {
+    int before = set_threads(chosen->spec.threads);
+    CHECK(dnnl_primitive_create(&chosen->primitive, chosen->desc));
+    set_threads(before);
+  }
+  pthread_mutex_unlock(&choices_mutex);
+}
+
+static void prepare(ts_product *product) {
+  const ts_product_spec *spec = &product->chosen->spec;
+  ensure_primitive(product->chosen);
+  product->memory[ARG_A] = unbound(product, dnnl_query_src_md, 0);
+  product->memory[ARG_B] = unbound(product, dnnl_query_weights_md, 0);
+  product->memory[ARG_C] = unbound(product, dnnl_query_dst_md, 0);
+  product->memory[ARG_BIAS] = spec->bias ? unbound(product, dnnl_query_weights_md, 1) : NULL;
+  product->memory[ARG_PRIOR] = spec->addend == TS_ADDEND_PRIOR ? unbound(product, dnnl_query_dst_md, 0) : NULL;
+  product->memory[ARG_SCRATCH] = unbound(product, dnnl_query_scratchpad_md, 0);
 }
 
 void ts_product_run(ts_product *product, const void *a, const void *b, void *c, const void *bias, const void *prior,
@@ -189,6 +276,9 @@ void ts_product_run(ts_product *product, const void *a, const void *b, void *c, 
                                   DNNL_ARG_ATTR_MULTIPLE_POST_OP(0) | DNNL_ARG_SRC_1,
                                   DNNL_ARG_SCRATCHPAD};
   const void *pointer[N_ARGS] = {a, b, c, bias, prior, scratch};
+  if (product->memory[ARG_A] == NULL) {
+    prepare(product);
+  }
   dnnl_exec_arg_t args[N_ARGS];
   int n = 0;
   for (int i = 0; i < N_ARGS; ++i) {
@@ -197,14 +287,9 @@ void ts_product_run(ts_product *product, const void *a, const void *b, void *c, 
       args[n++] = (dnnl_exec_arg_t){arg[i], product->memory[i]};
     }
   }
-  int before = omp_in_parallel() ? product->threads : set_threads(product->threads);
-  if (product->primitive == NULL) {
-    int now = set_threads(product->threads); /* in a parallel region, too: oneDNN keeps code by shape and threads */
-    CHECK(dnnl_primitive_create(&product->primitive, product->chosen));
-    set_threads(now);
-  }
-  CHECK(dnnl_primitive_execute(product->primitive, stream, n, args));
-  if (before != product->threads) {
+  int threads = product->chosen->spec.threads, before = omp_in_parallel() ? threads : set_threads(threads);
+  CHECK(dnnl_primitive_execute(product->chosen->primitive, stream, n, args));
+  if (before != threads) {
     set_threads(before);
   }
 }
