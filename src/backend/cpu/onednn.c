@@ -21,8 +21,8 @@
 /* The arguments of an execution, in the order of ts_product.memory. */
 enum { ARG_A, ARG_B, ARG_C, ARG_BIAS, ARG_PRIOR, ARG_SCRATCH, N_ARGS };
 
-/* What a product is made by: asked for once, as an answer takes a tenth of a millisecond, and layers, plans and searches
- * ask for the same again and again. */
+/* What a product is made by: asked for once, as an answer takes a tenth of a millisecond, and layers, plans and
+ * searches ask for the same again and again. */
 typedef struct choice {
   ts_product_spec spec;
   dnnl_primitive_desc_t desc; /* NULL: oneDNN has none */
