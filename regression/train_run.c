@@ -162,10 +162,11 @@ static void read_parameters(ts_engine *engine, train_run *run) {
     float *value = run->parameter + first;
     ts_error err = {0};
     TS_CHECK(ts_get_full_fp32_parameter(engine, p->name, value, &err) == TS_OK, "%s", err.text);
+    const uint64_t hash = ts_hash_name(p->name);
     for (int64_t k = 0; k < count; ++k) {
       uint32_t bits;
       memcpy(&bits, &value[k], sizeof bits);
-      run->bits += ts_mix(bits, ts_hash_name(p->name) + (uint64_t) k);
+      run->bits += ts_mix(bits, hash + (uint64_t) k);
     }
   }
   ts_free(sorted);

@@ -15,15 +15,17 @@ static bool same_point(const ts_mesh *a, const ts_mesh *b, unsigned except) {
   return true;
 }
 
-/* The group of one rank by its definition: the ranks that differ in no other axis, in order; they share its number. */
-static bool group_is_right(const ts_mesh *mesh, int ranks, int rank, unsigned axes) {
+/* The group of one rank by its definition: the ranks that differ in no other axis, in order; they share its number.
+ * all: of each rank. */
+static bool group_is_right(const ts_mesh *mesh, const uint64_t *all, int ranks, int rank, unsigned axes) {
   int members = 0;
-  uint64_t id = ts_mesh_group_id(&mesh[rank], axes);
+  uint64_t id = all[rank];
   for (int other = 0; other < ranks; ++other) {
-    if ((ts_mesh_group_id(&mesh[other], axes) == id) != same_point(&mesh[rank], &mesh[other], axes)) {
+    bool same = same_point(&mesh[rank], &mesh[other], axes);
+    if ((all[other] == id) != same) {
       return false;
     }
-    if (same_point(&mesh[rank], &mesh[other], axes)) {
+    if (same) {
       if (ts_mesh_group_member(&mesh[rank], axes, members) != other ||
           ts_mesh_group_rank(&mesh[other], axes) != members) {
         return false;
@@ -63,8 +65,12 @@ static bool grid_is_right(const int size[TS_N_AXES], int ranks) {
     }
   }
   for (unsigned axes = 0; axes <= all_axes; ++axes) {
+    uint64_t id[64];
     for (int rank = 0; rank < ranks; ++rank) {
-      if (!group_is_right(mesh, ranks, rank, axes)) {
+      id[rank] = ts_mesh_group_id(&mesh[rank], axes);
+    }
+    for (int rank = 0; rank < ranks; ++rank) {
+      if (!group_is_right(mesh, id, ranks, rank, axes)) {
         return false;
       }
     }

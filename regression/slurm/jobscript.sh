@@ -399,7 +399,7 @@ test_signals() {
   begin disturbed -- tiny.cfg &
   for ((i = 0; i < 8; ++i)); do
     sleep 0.5
-    for process in $(pgrep -f "bin/program|bash $script tiny.cfg"); do
+    for process in $(pgrep -f "^(/bin/)?bash ([^ ]*bin/program|$script tiny.cfg)"); do
       [ "$(readlink "/proc/$process/cwd")" != "$work/disturbed" ] || kill -TERM "$process"
     done
   done 2> /dev/null

@@ -125,7 +125,7 @@ static int set_threads(int threads) {
   return before;
 }
 
-static dnnl_primitive_desc_t describe(const ts_product_spec *spec) {
+static dnnl_primitive_desc_t ask_onednn(const ts_product_spec *spec) {
   ts_dnnl_desc a = matrix(spec->m, spec->k, spec->lda, spec->transpose_a, spec->in);
   ts_dnnl_desc b = matrix(spec->k, spec->n, spec->ldb, spec->transpose_b, spec->in);
   ts_dnnl_desc c = matrix(spec->m, spec->n, spec->ldc, false, spec->out);
@@ -167,13 +167,13 @@ static bool is_same(const ts_product_spec *one, const ts_product_spec *other) {
   return memcmp(a, b, sizeof a) == 0;
 }
 
-static choice *place_of(const ts_product_spec *spec) {
+static choice *choice_place(const ts_product_spec *spec) {
   int64_t key[KEY];
   make_key(key, spec);
   return &choices[XXH3_64bits(key, sizeof key) % N_CHOICES];
 }
 
-static void forget(choice *chosen) {
+static void forget_choice(choice *chosen) {
   if (chosen->primitive != NULL) {
     CHECK(dnnl_primitive_destroy(chosen->primitive));
     chosen->primitive = NULL;
@@ -185,24 +185,24 @@ static void forget(choice *chosen) {
 }
 
 /* own: for where products that live share another one in its place. */
-static choice *choose(const ts_product_spec *spec, choice *own) {
+static choice *take_choice(const ts_product_spec *spec, choice *own) {
   pthread_mutex_lock(&choices_mutex);
-  choice *chosen = place_of(spec);
+  choice *chosen = choice_place(spec);
   if (!is_same(&chosen->spec, spec)) {
     chosen = chosen->users > 0 ? own : chosen;
-    forget(chosen);
-    *chosen = (choice){.spec = *spec, .desc = describe(spec)};
+    forget_choice(chosen);
+    *chosen = (choice){.spec = *spec, .desc = ask_onednn(spec)};
   }
   ++chosen->users;
   pthread_mutex_unlock(&choices_mutex);
   return chosen;
 }
 
-static void leave(choice *chosen, choice *own) {
+static void leave_choice(choice *chosen, choice *own) {
   pthread_mutex_lock(&choices_mutex);
   --chosen->users;
   pthread_mutex_unlock(&choices_mutex);
-  forget(own);
+  forget_choice(own);
 }
 
 /* ---- products ---- */
@@ -211,7 +211,7 @@ ts_product *ts_product_create(const ts_product_spec *spec) {
   TS_ASSERT(spec->m > 0 && spec->n > 0 && spec->k > 0 && spec->threads > 0);
   ensure_engine();
   ts_product *product = ts_calloc(1, sizeof *product);
-  product->chosen = choose(spec, &product->own);
+  product->chosen = take_choice(spec, &product->own);
   if (product->chosen->desc == NULL) {
     ts_product_destroy(&product);
   }
@@ -227,7 +227,7 @@ void ts_product_destroy(ts_product **product) {
       CHECK(dnnl_memory_destroy((*product)->memory[i]));
     }
   }
-  leave((*product)->chosen, &(*product)->own);
+  leave_choice((*product)->chosen, &(*product)->own);
   ts_free(*product);
   *product = NULL;
 }
@@ -256,7 +256,7 @@ static void ensure_primitive(choice *chosen) {
   pthread_mutex_unlock(&choices_mutex);
 }
 
-static void prepare(ts_product *product) {
+static void prepare_run(ts_product *product) {
   const ts_product_spec *spec = &product->chosen->spec;
   ensure_primitive(product->chosen);
   product->memory[ARG_A] = unbound(product, dnnl_query_src_md, 0);
@@ -277,7 +277,7 @@ void ts_product_run(ts_product *product, const void *a, const void *b, void *c, 
                                   DNNL_ARG_SCRATCHPAD};
   const void *pointer[N_ARGS] = {a, b, c, bias, prior, scratch};
   if (product->memory[ARG_A] == NULL) {
-    prepare(product);
+    prepare_run(product);
   }
   dnnl_exec_arg_t args[N_ARGS];
   int n = 0;
