@@ -112,6 +112,10 @@ END
   ok "a list of one is no choice" is "$(tried recompute)" "block sac"
   tune --set 'tensor_parallel.autotp_size=[3]'
   ok "values that nothing goes with" said 2 'are no multiple of .*: train_batch_size, --keep, lists in the deck, '
+  tune --set 'train_micro_batch_size_per_gpu=[3, 2, 1]' --set 'zero_optimization.stage=[3, 1]' --format json
+  ok "a first value that does not divide is not the end of the others" is "$(tried micro), $(tried stage)" "1 2, 1 3"
+  tune --set 'train_micro_batch_size_per_gpu=[3, 5]'
+  ok "all of them are" said 2 'train_batch_size: 4 is not a multiple of train_micro_batch_size_per_gpu 3'
   tune --set 'optimizer.params.lr=[0.1, 0.2]'
   ok "of what changes results no values are tried" said 2 'optimizer.params.lr: no values of this are tried, give one; accepted: lists of '
   tune --set 'optimizer.params.lr=[0.1]'

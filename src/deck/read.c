@@ -123,11 +123,23 @@ static void check_length(ts_reader *reader) {
   ts_text_free(&text);
 }
 
-static ts_status read_deck_text(const char *name, const char *text, size_t length, char *const *sets, int n_sets,
-                                ts_deck_choices *choices, ts_deck **out, ts_error *err) {
+/* What a deck is read from, and the lists that it may have (NULL: none). */
+typedef struct deck_text {
+  const char *name, *text;
+  size_t length;
+  char *const *sets;
+  int n_sets;
+  ts_deck_choices *choices;
+} deck_text;
+
+static ts_status read_choice(const deck_text *from, int choice, ts_deck **out, ts_error *err) {
   ts_error errors = {0};
-  ts_reader reader = {.deck = ts_calloc(1, sizeof(ts_deck)), .err = &errors, .name = name, .choices = choices};
-  read_sources(&reader, text, length, sets, n_sets);
+  ts_reader reader = {.deck = ts_calloc(1, sizeof(ts_deck)),
+                      .err = &errors,
+                      .name = from->name,
+                      .choices = from->choices,
+                      .choice = choice};
+  read_sources(&reader, from->text, from->length, from->sets, from->n_sets);
   check_length(&reader);
   clear_reader(&reader);
   if (errors.count == 0) {
@@ -140,24 +152,52 @@ static ts_status read_deck_text(const char *name, const char *text, size_t lengt
   return TS_BAD_INPUT;
 }
 
+/* Of lists, so many ways to take one value of each are looked at. */
+enum { MOST_CHOICES = 256 };
+
+static int count_choices(const ts_deck_choices *choices) {
+  int n = 1;
+  for (int i = 0; i < choices->n && n < MOST_CHOICES; ++i) {
+    n *= choices->items[i].n;
+  }
+  return n < MOST_CHOICES ? n : MOST_CHOICES;
+}
+
+static ts_status read_deck_text(const deck_text *from, ts_deck **out, ts_error *err) {
+  ts_error errors = {0};
+  ts_status status = read_choice(from, 0, out, &errors);
+  const int ways = from->choices != NULL ? count_choices(from->choices) : 1;
+  for (int choice = 1; choice < ways && status != TS_OK; ++choice) {
+    ts_error others = {0};
+    ts_deck_choices_clear(from->choices);
+    status = read_choice(from, choice, out, &others);
+    ts_error_clear(&others);
+  }
+  if (status != TS_OK) {
+    ts_error_add(err, "%s", errors.text);
+  }
+  ts_error_clear(&errors);
+  return status;
+}
+
 ts_status ts_deck_read_text(const char *name, const char *text, char *const *sets, int n_sets, ts_deck **out,
                             ts_error *err) {
   *out = NULL;
-  return read_deck_text(name, text, strlen(text), sets, n_sets, NULL, out, err);
+  return read_deck_text(&(deck_text){name, text, strlen(text), sets, n_sets, NULL}, out, err);
 }
 
 ts_status ts_deck_read_choices(const char *path, char *const *sets, int n_sets, ts_deck_choices *choices, ts_deck **out,
                                ts_error *err) {
   *out = NULL;
   if (path == NULL) {
-    return read_deck_text(SET_NAME, "", 0, sets, n_sets, choices, out, err);
+    return read_deck_text(&(deck_text){SET_NAME, "", 0, sets, n_sets, choices}, out, err);
   }
   char *text = NULL;
   size_t length = 0;
   if (ts_read_file(path, TS_DECK_LIMIT, &text, &length, err) != TS_OK) {
     return TS_BAD_INPUT;
   }
-  ts_status status = read_deck_text(path, text, length, sets, n_sets, choices, out, err);
+  ts_status status = read_deck_text(&(deck_text){path, text, length, sets, n_sets, choices}, out, err);
   ts_free(text);
   return status;
 }

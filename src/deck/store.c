@@ -472,7 +472,7 @@ static bool has_one_value(const ts_key *key) {
   return one[key->type] && (key->type != TS_KEY_STRING || key->accepted != NULL);
 }
 
-/* Values to be tried, each right by itself, and the first stays in the field. */
+/* Values to be tried, each right by itself.  One stays in the field and is the first that the reader tells of. */
 static void store_choice(const ts_target *t, const ts_value *list) {
   ts_strings values = {0};
   bool good = true;
@@ -485,11 +485,19 @@ static void store_choice(const ts_target *t, const ts_value *list) {
     }
     ts_text_free(&text);
   }
+  const bool works = t->key->status == TS_KEY_WORKS;
+  int taken = works ? t->reader->choice % list->n : 0;
+  t->reader->choice /= works ? list->n : 1;
   if (good) {
-    (void) take_value[t->key->type](t, &list->items[0]);
+    (void) take_value[t->key->type](t, &list->items[taken]);
     judge(t->reader, t->key, t->setting);
   }
-  if (good && t->key->status == TS_KEY_WORKS && values.n > 0) {
+  for (; taken > 0 && taken < values.n; --taken) {
+    char *value = values.items[taken];
+    values.items[taken] = values.items[taken - 1];
+    values.items[taken - 1] = value;
+  }
+  if (good && works && values.n > 0) {
     ts_deck_choices *all = t->reader->choices;
     TS_GROW(all->items, all->n, all->capacity);
     all->items[all->n++] = (ts_deck_choice){ts_strdup(t->setting->path), values.n, values.items};
