@@ -10,15 +10,20 @@ export OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1 CUDA_VISIBLE_DEVICES=
 [ ! -f "$build/regression/yield.so" ] || export LD_PRELOAD="$build/regression/yield.so"
 steps=${STEPS:-20000} # thousands: of fewer it may not see the end
 
+away="zero_optimization.stage=3 zero_optimization.stage3_param_persistence_threshold=0"
+for setting in device=nvme nvme_path=.; do
+  away="$away zero_optimization.offload_optimizer.$setting"
+done
+
 # name | ranks | settings
-runs='plain|1|run.evaluate_every=20
+runs="plain|1|run.evaluate_every=20
 saves|2|zero_optimization.stage=3 run.save_every=50 run.keep=2 tensorboard.enabled=true csv_monitor.enabled=true run.evaluate_every=100
 pipeline|2|pipeline.stages=2 gradient_accumulation_steps=4 train_batch_size=4 run.save_every=200 run.keep=1
 tensor|2|tensor_parallel.autotp_size=2 bf16.enabled=true
 sequence|2|sequence_parallel_size=2 zero_optimization.stage=2
-files|2|zero_optimization.stage=3 zero_optimization.offload_optimizer.device=nvme zero_optimization.offload_optimizer.nvme_path=. zero_optimization.stage3_param_persistence_threshold=0
+files|2|$away
 experts|2|moe.num_experts=4 moe.ep_size=2 moe.k=2 zero_optimization.stage=1
-observed|1|comms_logger.enabled=true wall_clock_breakdown=true run.log_every=1'
+observed|1|comms_logger.enabled=true wall_clock_breakdown=true run.log_every=1"
 
 # "RESIDENT-KB THREADS FILES" of all ranks of a run together.
 held() {

@@ -19,8 +19,8 @@ typedef struct ts_deck_choices {
   int n, capacity;
 } ts_deck_choices;
 
-/** As ts_deck_read, where any key that works and is one number or word may have a list of them: the deck has the first of
- * each, or, where that is refused, what of some hundred ways to take one of each comes first and is not; those lists
+/** As ts_deck_read, where any key that works and is one number or word may have a list of them: the deck has the first
+ * of each, or, where that is refused, what of some hundred ways to take one of each comes first and is not; those lists
  * begin with what was taken.  zero_optimization.stage = "all" is all stages.  Not collective.
  * \param [in,out] choices  Gets them; to be cleared by the caller also on error. */
 ts_status ts_deck_read_choices(const char *path, char *const *sets, int n_sets, ts_deck_choices *choices, ts_deck **out,
