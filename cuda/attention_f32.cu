@@ -3,7 +3,8 @@
  * are fp32 in shared memory, scores go through it.  Thread (y, x) has rows y + 16 i and columns x + 16 j of scores,
  * columns 4 x + 64 j .. + 3 of results: sums over a row of scores stay inside half a warp, rows inside a warp.
  *
- * 4 D flops for each pair of query and key in the tiles forward, 14 D backward (scores and their gradients twice). */
+ * 4 flops a dimension of the head for each pair of query and key in the tiles forward, 14 backward (scores and their
+ * gradients twice). */
 #include "cuda/attention.cuh"
 
 enum { OWN = 64, PASS = 32, THREADS = 256, SIDE = 16, I = OWN / SIDE, J = PASS / SIDE, SCORE_ROW = PASS + 4 };
@@ -221,7 +222,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_forward_plain(const __gr
 #pragma unroll
     for (int i = 0; i < I; ++i) {
       if (first + SIDE * i >= p.queries.count) {
-        break; /* for all of the block; products of rows that are not there are zeros */
+        break; /* for all of the block; nothing of these rows is stored */
       }
 #pragma unroll
       for (int j = 0; j < J; ++j) {

@@ -1,7 +1,8 @@
 /** \file
  * A stable sort of ids, for sums over equal ones in order: radix sort, 8 bits a pass, from the lowest.  What it writes
  * depends on the ids alone: the only atomics count integers.  A pass is three launches and 24 bytes an id; its middle
- * one is a single block, 1024 counts at a time, which is little up to a million ids.  Nothing here is collective.
+ * one is a single block, at most 1024 counts at a time, which is little up to a million ids.
+ * Nothing here is collective.
  */
 #ifndef TS_CUDA_SORT_CUH
 #define TS_CUDA_SORT_CUH

@@ -159,7 +159,10 @@ END
 cat > bin/program << 'END'
 #!/bin/bash
 saved() { mkdir -p "run/step_0000000$1" && : > "run/step_0000000$1/manifest"; }
-[ ! -e disturbed ] || sleep 1
+if [ -e disturbed ]; then
+  : > asked
+  sleep 1
+fi
 case $* in
   "train --help") cat ../help ;;
   *"--key run.steps") echo 6 ;;
@@ -391,12 +394,13 @@ test_held() {
   restart=0
 }
 
-# A signal to the script reaches the ranks, also one that comes too early for them, or to all that the script has asked so far.
+# A signal to the script reaches the ranks, also one that comes too early for them, or to the script and the program that it asks.
 test_signals() {
   local i process
   trains disturbed 'saved 6'
   : > disturbed/disturbed
   begin disturbed -- tiny.cfg &
+  await disturbed/asked
   for ((i = 0; i < 8; ++i)); do
     sleep 0.5
     for process in $(pgrep -f "^(/bin/)?bash ([^ ]*bin/program|$script tiny.cfg)"); do
@@ -405,7 +409,7 @@ test_signals() {
   done 2> /dev/null
   wait
   look disturbed
-  ok "TERM to every process before there is a step: no step, nothing is refused" \
+  ok "TERM to the script and its program before there is a step: no step, nothing is refused" \
     both '[ ! -e disturbed/run ] && never says error' 'says "stopped before there was anything new"'
   trains told 'kill -USR1 $(cat slurm/script); for i in 1 2 3 4 5; do sleep 1; [ ! -e slurm/usr1 ] || { saved 3; exit 75; }; done'
   begin told -- tiny.cfg &

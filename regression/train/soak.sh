@@ -25,12 +25,14 @@ files|2|$away
 experts|2|moe.num_experts=4 moe.ep_size=2 moe.k=2 zero_optimization.stage=1
 observed|1|comms_logger.enabled=true wall_clock_breakdown=true run.log_every=1"
 
-# "RESIDENT-KB THREADS FILES" of all ranks of a run together.
+# "KB THREADS FILES", what is resident of no file, of all ranks of a run together.
 held() {
-  local process sum=0 threads=0 files=0
+  local process kb sum=0 threads=0 files=0
   for process in $(pgrep -f "tessera train .*run.directory=$1( |$)"); do
-    [ "$(cat "/proc/$process/comm")" = tessera ] || continue
-    sum=$((sum + $(sed -n 's/^RssAnon:[^0-9]*\([0-9]*\).*/\1/p' "/proc/$process/status")))
+    [ "$(cat "/proc/$process/comm")" = tessera ] && [ "$(readlink "/proc/$process/cwd")" = "$work" ] || continue
+    for kb in $(sed -n 's/^Rss\(Anon\|Shmem\):[^0-9]*\([0-9]*\).*/\2/p' "/proc/$process/status"); do
+      sum=$((sum + kb))
+    done
     threads=$((threads + $(find "/proc/$process/task" -mindepth 1 -maxdepth 1 | wc -l)))
     files=$((files + $(find "/proc/$process/fd" -mindepth 1 | wc -l)))
   done 2> /dev/null
@@ -63,7 +65,9 @@ soak() {
   for setting in $3; do
     words+=(--set "$setting")
   done
-  "$mpiexec" -n "$ranks" "$tessera" train tiny.cfg "${words[@]}" --set "run.steps=$steps" --set "run.directory=$it" > "$it.out" 2>&1 < /dev/null &
+  # shellcheck disable=SC2086
+  timeout "${SOAK_TIMEOUT:-3600}" $mpiexec -n "$ranks" "$tessera" train tiny.cfg "${words[@]}" --set "run.steps=$steps" \
+    --set "run.directory=$it" > "$it.out" 2>&1 < /dev/null &
   process=$!
   while kill -0 $process 2> /dev/null; do
     done_rows=$(rows "$it")

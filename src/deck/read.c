@@ -94,6 +94,7 @@ static void read_sources(ts_reader *reader, const char *text, size_t length, cha
   }
   ts_value_clear(&root);
   if (reader->err->count == 0) {
+    reader->checked = true;
     ts_reader_resolve(reader);
     ts_reader_check_deck(reader);
   }
@@ -132,7 +133,8 @@ typedef struct deck_text {
   ts_deck_choices *choices;
 } deck_text;
 
-static ts_status read_choice(const deck_text *from, int choice, ts_deck **out, ts_error *err) {
+/* checked: whether what is wrong is how values go together. */
+static ts_status read_choice(const deck_text *from, int choice, bool *checked, ts_deck **out, ts_error *err) {
   ts_error errors = {0};
   ts_reader reader = {.deck = ts_calloc(1, sizeof(ts_deck)),
                       .err = &errors,
@@ -142,6 +144,7 @@ static ts_status read_choice(const deck_text *from, int choice, ts_deck **out, t
   read_sources(&reader, from->text, from->length, from->sets, from->n_sets);
   check_length(&reader);
   clear_reader(&reader);
+  *checked = reader.checked;
   if (errors.count == 0) {
     *out = reader.deck;
     return TS_OK;
@@ -165,12 +168,13 @@ static int count_choices(const ts_deck_choices *choices) {
 
 static ts_status read_deck_text(const deck_text *from, ts_deck **out, ts_error *err) {
   ts_error errors = {0};
-  ts_status status = read_choice(from, 0, out, &errors);
-  const int ways = from->choices != NULL ? count_choices(from->choices) : 1;
+  bool checked;
+  ts_status status = read_choice(from, 0, &checked, out, &errors);
+  const int ways = checked && from->choices != NULL ? count_choices(from->choices) : 1;
   for (int choice = 1; choice < ways && status != TS_OK; ++choice) {
     ts_error others = {0};
     ts_deck_choices_clear(from->choices);
-    status = read_choice(from, choice, out, &others);
+    status = read_choice(from, choice, &checked, out, &others);
     ts_error_clear(&others);
   }
   if (status != TS_OK) {

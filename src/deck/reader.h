@@ -33,6 +33,7 @@ typedef struct ts_reader {
   const char *name;         /**< The deck's file, for messages. */
   const char *config;       /**< The config.json that was read, likewise; NULL for none. */
   ts_deck_choices *choices; /**< Gets the keys with lists of values to be tried; NULL: there may be none. */
+  bool checked;             /**< All values were right by themselves. */
   int choice;               /**< Which of all ways to take one value of each list, the first list's turning fastest. */
   ts_source source;
   ts_setting *settings;

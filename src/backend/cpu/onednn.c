@@ -146,7 +146,7 @@ static dnnl_primitive_desc_t ask_onednn(const ts_product_spec *spec) {
 
 /* ---- choices ---- */
 
-enum { N_CHOICES = 512 };
+enum { N_CHOICES = 512, N_PLACES = 8 };
 
 static choice choices[N_CHOICES]; /* by a hash; kept for who comes next, until one that meets it takes its place */
 static pthread_mutex_t choices_mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -167,12 +167,6 @@ static bool is_same(const ts_product_spec *one, const ts_product_spec *other) {
   return memcmp(a, b, sizeof a) == 0;
 }
 
-static choice *choice_place(const ts_product_spec *spec) {
-  int64_t key[KEY];
-  make_key(key, spec);
-  return &choices[XXH3_64bits(key, sizeof key) % N_CHOICES];
-}
-
 static void forget_choice(choice *chosen) {
   if (chosen->primitive != NULL) {
     CHECK(dnnl_primitive_destroy(chosen->primitive));
@@ -184,12 +178,26 @@ static void forget_choice(choice *chosen) {
   }
 }
 
-/* own: for where products that live share another one in its place. */
+/* Where it is or may come: in the first places from its hash on, else `own`, as products that live share those. */
+static choice *find_choice(const ts_product_spec *spec, choice *own) {
+  int64_t key[KEY];
+  make_key(key, spec);
+  const uint64_t hash = XXH3_64bits(key, sizeof key);
+  choice *found = own;
+  for (uint64_t i = 0; i < N_PLACES; ++i) {
+    choice *place = &choices[(hash + i) % N_CHOICES];
+    if (is_same(&place->spec, spec)) {
+      return place;
+    }
+    found = found == own && place->users == 0 ? place : found;
+  }
+  return found;
+}
+
 static choice *take_choice(const ts_product_spec *spec, choice *own) {
   pthread_mutex_lock(&choices_mutex);
-  choice *chosen = choice_place(spec);
+  choice *chosen = find_choice(spec, own);
   if (!is_same(&chosen->spec, spec)) {
-    chosen = chosen->users > 0 ? own : chosen;
     forget_choice(chosen);
     *chosen = (choice){.spec = *spec, .desc = ask_onednn(spec)};
   }

@@ -38,8 +38,8 @@ typedef struct ts_product_spec {
 
 typedef struct ts_product ts_product;
 
-/** Choose the primitive.  Products of the same specification share it and its code, and some hundred are kept for later
- * ones.  May be called by several threads.
+/** Choose the primitive.  Products of the same specification share it and its code as a rule, and some hundred are kept
+ * for later ones.  May be called by several threads.
  * \return owned by the caller (ts_product_destroy); NULL where oneDNN has no such product on this processor. Not
  * collective. */
 ts_product *ts_product_create(const ts_product_spec *spec);
