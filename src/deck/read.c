@@ -134,7 +134,7 @@ typedef struct deck_text {
 } deck_text;
 
 /* checked: whether what is wrong is how values go together. */
-static ts_status read_choice(const deck_text *from, int choice, bool *checked, ts_deck **out, ts_error *err) {
+static ts_status read_way(const deck_text *from, int choice, bool *checked, ts_deck **out, ts_error *err) {
   ts_error errors = {0};
   ts_reader reader = {.deck = ts_calloc(1, sizeof(ts_deck)),
                       .err = &errors,
@@ -158,7 +158,7 @@ static ts_status read_choice(const deck_text *from, int choice, bool *checked, t
 /* Of lists, so many ways to take one value of each are looked at. */
 enum { MOST_CHOICES = 256 };
 
-static int count_choices(const ts_deck_choices *choices) {
+static int count_ways(const ts_deck_choices *choices) {
   int n = 1;
   for (int i = 0; i < choices->n && n < MOST_CHOICES; ++i) {
     n *= choices->items[i].n;
@@ -169,12 +169,12 @@ static int count_choices(const ts_deck_choices *choices) {
 static ts_status read_deck_text(const deck_text *from, ts_deck **out, ts_error *err) {
   ts_error errors = {0};
   bool checked;
-  ts_status status = read_choice(from, 0, &checked, out, &errors);
-  const int ways = checked && from->choices != NULL ? count_choices(from->choices) : 1;
+  ts_status status = read_way(from, 0, &checked, out, &errors);
+  const int ways = checked && from->choices != NULL ? count_ways(from->choices) : 1;
   for (int choice = 1; choice < ways && status != TS_OK; ++choice) {
     ts_error others = {0};
     ts_deck_choices_clear(from->choices);
-    status = read_choice(from, choice, &checked, out, &others);
+    status = read_way(from, choice, &checked, out, &others);
     ts_error_clear(&others);
   }
   if (status != TS_OK) {
