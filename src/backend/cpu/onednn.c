@@ -179,7 +179,7 @@ static void forget_choice(choice *chosen) {
 }
 
 /* Where it is or may come: in the first places from its hash on, else `own`, as products that live share those. */
-static choice *find_place(const ts_product_spec *spec, choice *own) {
+static choice *look_up_choice(const ts_product_spec *spec, choice *own) {
   int64_t key[KEY];
   make_key(key, spec);
   const uint64_t hash = XXH3_64bits(key, sizeof key);
@@ -196,7 +196,7 @@ static choice *find_place(const ts_product_spec *spec, choice *own) {
 
 static choice *take_choice(const ts_product_spec *spec, choice *own) {
   pthread_mutex_lock(&choices_mutex);
-  choice *chosen = find_place(spec, own);
+  choice *chosen = look_up_choice(spec, own);
   if (!is_same(&chosen->spec, spec)) {
     forget_choice(chosen);
     *chosen = (choice){.spec = *spec, .desc = ask_onednn(spec)};
