@@ -264,11 +264,12 @@ static void range(ts_dtype out) {
 }
 
 #ifndef RUN_CUDA
-/* More products at once than choices are kept for, each twice, and not in the order they were made in. */
+/* More products at once than choices are kept for, each twice, made and run by several threads, not in the order they
+ * were made in. */
 static void many(void) {
-  enum { MANY = 700, N = 5 };
-  static float a[2 * MANY], b[MANY * N], c[2 * N];
-  ts_gemm *gemm[2 * MANY];
+  enum { MANY = 700, N = 5, THREADS = 4 };
+  static float a[2 * MANY], b[MANY * N];
+  static ts_gemm *gemm[2 * MANY];
   int wrong = 0;
   for (int i = 0; i < MANY; ++i) {
     a[i] = a[MANY + i] = 1;
@@ -276,18 +277,23 @@ static void many(void) {
       b[i * N + j] = (float) j;
     }
   }
+#pragma omp parallel for schedule(dynamic) num_threads(THREADS)
   for (int i = 0; i < 2 * MANY; ++i) {
     const ts_gemm_spec spec = {.m = 2, .n = N, .k = i % MANY + 1, .in = TS_F32, .out = TS_F32, .threads = 1};
     gemm[i] = ts_gemm_create(&spec);
   }
-  for (int i = 2 * MANY; i-- > 0;) {
-    char *workspace = ts_malloc(ts_gemm_workspace(gemm[i]) + 64);
-    ts_gemm_run(gemm[i], a, b, c, NULL, NULL, 0, workspace + (64 - (uintptr_t) workspace % 64) % 64);
+#pragma omp parallel for schedule(dynamic) num_threads(THREADS) reduction(+ : wrong)
+  for (int i = 0; i < 2 * MANY; ++i) {
+    ts_gemm **g = &gemm[2 * MANY - 1 - i];
+    const int k = (2 * MANY - 1 - i) % MANY + 1;
+    float c[2 * N];
+    char *workspace = ts_malloc(ts_gemm_workspace(*g) + 64);
+    ts_gemm_run(*g, a, b, c, NULL, NULL, 0, workspace + (64 - (uintptr_t) workspace % 64) % 64);
     for (int j = 0; j < 2 * N; ++j) {
-      wrong += c[j] != (float) ((i % MANY + 1) * (j % N));
+      wrong += c[j] != (float) (k * (j % N));
     }
     ts_free(workspace);
-    ts_gemm_destroy(&gemm[i]);
+    ts_gemm_destroy(g);
   }
   tap_ok(wrong == 0, "%d products at once: each is its own", 2 * MANY);
 }
