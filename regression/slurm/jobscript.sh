@@ -161,7 +161,7 @@ cat > bin/program << 'END'
 saved() { mkdir -p "run/step_0000000$1" && : > "run/step_0000000$1/manifest"; }
 if [ -e disturbed ]; then
   : > asked
-  sleep 1
+  sleep 2
 fi
 case $* in
   "train --help") cat ../help ;;
@@ -396,16 +396,18 @@ test_held() {
 
 # A signal to the script reaches the ranks, also one that comes too early for them, or to the script and the program that it asks.
 test_signals() {
-  local i process
+  local process
   trains disturbed 'saved 6'
   : > disturbed/disturbed
   begin disturbed -- tiny.cfg &
-  await disturbed/asked
-  for ((i = 0; i < 8; ++i)); do
-    sleep 0.5
-    for process in $(pgrep -f "^(/bin/)?bash ([^ ]*bin/program|$script tiny.cfg)"); do
-      [ "$(readlink "/proc/$process/cwd")" != "$work/disturbed" ] || kill -TERM "$process"
-    done
+  until [ -e disturbed/status ]; do # each time that the program has been asked, and takes its time
+    if [ -e disturbed/asked ]; then
+      rm disturbed/asked
+      for process in $(pgrep -f "^(/bin/)?bash ([^ ]*bin/program|$script tiny.cfg)"); do
+        [ "$(readlink "/proc/$process/cwd")" != "$work/disturbed" ] || kill -TERM "$process"
+      done
+    fi
+    sleep 0.05
   done 2> /dev/null
   wait
   look disturbed
