@@ -32,7 +32,12 @@ test_one() {
   bench 1 tiny.cfg -o machine.cfg
   ok "bench DECK: its own nodes alone are added" printed '^steps of tiny.cfg'
   ok "nothing else is measured again" sh -c "! grep -q '^products' '$scratch/out'"
+  step='^a step: [0-9.]+ ms, the median of [0-9]+; planned by its nodes: [0-9.]+ ms \([+-][0-9.]+ %\)$'
+  ok "and how far a plan by these is off" printed "$step"
+  planned=$(sed -n 's/^a step: .* planned by its nodes: \([0-9.]*\) ms.*/\1/p' "$scratch/out")
   run "$tessera" plan tiny.cfg --machine machine.cfg
+  said=$(sed -n 's/^  step  *\([0-9.]*\) ms$/\1/p' "$scratch/out")
+  ok "which is what plan says: $planned, $said ms" awk -v a="$planned" -v b="$said" 'BEGIN { exit !(a > 0 && a - b < 0.1 && b - a < 0.1) }'
   ok "then all of its time is measured" printed '^  \(of the time of nodes and messages 100.0 % measured\)$'
   run "$tessera" plan tiny.cfg --machine machine.cfg --format json
   ok "json: nothing else on stdout" is "$(wc -l < "$scratch/out")" 1
@@ -87,6 +92,26 @@ test_two() {
   ok "of so many that were not measured" printed '^  \(4 ranks a node were not measured: messages leave nodes of 4, their times are those of 2\)$'
   run "$tessera" plan tiny.cfg --ranks 2 --machine machine.cfg --set pipeline.stages=2 --set gradient_accumulation_steps=4
   ok "of a pipeline" printed '^  bubble +[0-9.]+ % of the time'
+  gathers() { grep -c '"all_gather fp32 x2"' machine.cfg; }
+  before=$(gathers)
+  bench 2 tiny.cfg -o machine.cfg --set zero_optimization.stage=3 --set zero_optimization.overlap_comm=true
+  ok "bench DECK of two, whose messages overlap: a second engine without" printed "$step"
+  ok "messages of its own" test "$(gathers)" -gt "$before"
+  measured='^  \(of the time of nodes and messages (9[0-9]|100)\.[0-9] % measured'
+  sets="--set zero_optimization.stage=3 --set zero_optimization.overlap_comm=true"
+  # shellcheck disable=SC2086
+  run "$tessera" plan tiny.cfg --ranks 2 --machine machine.cfg $sets
+  ok "then it is measured, messages included" printed "$measured"
+  # shellcheck disable=SC2086
+  bench 2 tiny.cfg -o machine.cfg $sets --set run.memory_limit=1GB
+  ok "within a limit one engine at a time" printed '^a step: .*, which were observed behind these: no room for two engines$'
+  sets="--set pipeline.stages=2 --set gradient_accumulation_steps=4 --set model.vocab_size=352"
+  # shellcheck disable=SC2086
+  bench 2 tiny.cfg -o machine.cfg $sets
+  ok "of a pipeline" printed "$step"
+  # shellcheck disable=SC2086
+  run "$tessera" plan tiny.cfg --ranks 2 --machine machine.cfg $sets
+  ok "nodes of both stages, whichever computes longest" printed '^  \(of the time of nodes and messages ([89][0-9]|100)\.[0-9] % measured'
   run "$tessera" plan tiny.cfg --ranks 4096 --machine machine.cfg --set train_batch_size=4096 --set zero_optimization.stage=3
   ok "of 4096 ranks, of which two are on a node" printed '^time of a step, .*, 2 ranks a node x 1 thread$'
 }

@@ -55,6 +55,19 @@ test_trials() {
     --set profile.timeline=mine.json --set data.path="a text's.txt"
   ok "words of a shell; epochs and a timeline are the run's, not the trial's" both "grep -q 'trial-1: tp ' '$scratch/out'" 'test ! -e mine.json'
   ok "words are quoted" grep -qF -e "--set 'data.path=a text'\\''s.txt'" "$scratch/out"
+  # A launcher that trains nothing and writes what it says: runs in their order, seconds of a step of each.
+  cat > fake.sh << 'END'
+echo run >> runs
+case "$(wc -l < runs)" in 1) s=1.0 ;; 2) s=1.05 ;; 3) s=1.2 ;; 4) s=0.99 ;; *) s=0.8 ;; esac
+for word; do case "$word" in run.directory=*) directory=${word#*=} ;; esac; done
+mkdir -p "$directory"
+{ echo step,step_seconds; for i in 1 2 3 4 5; do echo "$i,$s"; done; } > "$directory/metrics.csv"
+END
+  tune --measure 3 --launch 'sh fake.sh' --results fakes --steps 2 -o chosen.cfg
+  ok "what came near the fastest is run twice: 3 and 2 runs" is "$(wc -l < runs)" 5
+  ok "the less counts" is "$(sed -n 's/^ *[0-9]* *[0-9.]* *\([0-9.]*\) .*trial-\([0-9]\):.*/\2:\1/p' "$scratch/out" | tr '\n' ' ')" "1:990.0 2:800.0 3:1200.0 "
+  ok "the fastest by that is chosen" cmp -s fakes/trial-2.cfg chosen.cfg
+  ok "and the plan's first was not: its regret" grep -qE '^regret of the plan.s first: 23\.[78] %$' "$scratch/out"
   tune --measure 1 --launch false --results trials
   ok "one that fails is a row" grep -qE '^ +1 +[0-9.]+ +- +trial-3: .*: failed \(trials/trial-3.log\)' "$scratch/out"
   ok "and not the end" gave 0

@@ -63,7 +63,9 @@ static double softmax(double *logit, int n) {
 static void compute(const problem *p, reference *r) {
   double *logit = ts_malloc((size_t) p->vocabulary * 2 * sizeof *logit), *slope = logit + p->vocabulary;
   r->loss = r->valid = 0;
-  memset(r->dx, 0, (size_t) (rows_of(p) * p->width) * sizeof(double));
+  for (int64_t i = 0; i < rows_of(p) * p->width; ++i) {
+    r->dx[i] = 0;
+  }
   for (int64_t i = 0; i < (int64_t) p->vocabulary * p->width; ++i) {
     r->dw[i] = p->prior == NO_PRIOR || p->beta == 0 ? 0 : p->beta * r->prior[i];
   }

@@ -376,7 +376,7 @@ static const op_case cases[] = {
      1536},
     {TS_OP_SUM_ROWS, "", 1, 1, {X}, {NORMAL(8)}, {.sum_rows = {TS_F32}}, ALL, ALL, ALL, 48},
     {TS_OP_EMBEDDING, "", 2, 1, {NORMAL(11, 8), INTS(2, 3)}, {X}, {{0}}, 1, ALL, ALL, 0},
-    {TS_OP_EMBEDDING_DW, "", 2, 1, {X, INTS(2, 3)}, {NORMAL(11, 8)}, {.embedding = {11, TS_F32}}, 1, 1, 1, 88},
+    {TS_OP_EMBEDDING_DW, "", 2, 1, {X, INTS(2, 3)}, {NORMAL(11, 8)}, {.embedding = {11, TS_F32}}, 1, 1, 1, 48},
     {TS_OP_PICK, "", 2, 1, {X, INTS(2)}, {NORMAL(2, 1, 8)}, {{0}}, 0, 1, 1, 0},
     {TS_OP_PICK, "of a mask", 2, 1, {X, INTS(2, 3)}, {NORMAL(2, 1, 8)}, {{0}}, 0, ALL, 1, 48},
     {TS_OP_PICK, "of some tokens", 2, 1, {X, INTS(2, 9)}, {NORMAL(2, 1, 8)}, PICKED, 0, ALL, 3, 48},

@@ -59,6 +59,18 @@ static void test_samples(void) {
   snprintf(other.kind, sizeof other.kind, "matmul_gelu.nn fp32>fp32");
   (void) ts_measured_seconds(&m, &other, &known);
   tap_ok(known == TS_KNOWN_NOTHING, "another op whose name begins alike is another op");
+  ts_work few = {.kind = "accumulate fp64>fp64", .extent = {1, 24}, .flops = 1, .bytes = 24}, many = few;
+  snprintf(many.kind, sizeof many.kind, "accumulate fp32>fp32");
+  many.bytes = many.extent[1] = 1e8;
+  ts_measured_add(&m, &few, 4e-6);
+  here = ts_measured_seconds(&m, &many, &known);
+  tap_ok(known == TS_KNOWN_ALIKE && is_near(here, many.bytes / m.copy + 4e-6, 1e-6),
+         "what begins in some microseconds does not take so many times as long when there is more of it");
+  ts_measured_replace(&m, &large, 5 * large.flops / 1e10);
+  ts_measured_replace(&m, &many, 1);
+  tap_ok(is_near(ts_measured_seconds(&m, &large, NULL), 5 * large.flops / 1e10, 1e-12) &&
+             ts_measured_seconds(&m, &many, &known) == 1 && known == TS_KNOWN_MEASURED,
+         "what is put in its place stands, whether it was there or not");
   ts_free(m.sample);
 }
 

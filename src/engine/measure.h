@@ -1,6 +1,6 @@
 /** \file
  * Measuring a machine (run/machine.h): the real kernels in real steps, products of a grid of shapes, collectives of a
- * row of sizes.  All ranks work at a time, as they will, each on steps of its own.
+ * row of sizes.  All ranks work at a time, as they will, each on steps of its own but for those of a deck.
  */
 #ifndef TS_ENGINE_MEASURE_H
 #define TS_ENGINE_MEASURE_H
@@ -32,7 +32,7 @@ void ts_measure_floors(const ts_measuring *measuring, ts_measured *measured);
 ts_status ts_measure_copies(const ts_measuring *measuring, const char *directory, ts_measured *measured, ts_error *err);
 
 /** Products of matrices not turned, and of either turned, of 64 to 2048 rows, columns and inner extents, in fp32 and in
- * the lower type. Collective over the world. */
+ * the lower type, of two turns the faster one. Collective over the world. */
 void ts_measure_products(const ts_measuring *measuring, ts_measured *measured);
 
 /** Collectives among all ranks and among neighbours that divide them, of 4 kB to 128 MB; on processors messages from
@@ -45,10 +45,20 @@ void ts_measure_messages(const ts_measuring *measuring, ts_measured *measured);
  * \return TS_BAD_INPUT, agreed. Collective over the world. */
 ts_status ts_measure_models(const ts_measuring *measuring, ts_measured *measured, ts_error *err);
 
-/** What the steps of a deck consist of: some steps of all ranks, observed; rank 0 learns what all have seen.
+/** A step of a deck, seconds. */
+typedef struct ts_measured_step {
+  double measured; /**< The median of so many, */
+  int turns;
+  double planned; /**< and what the clock (run/clock.h) says of it, by the nodes of as many others; on rank 0. */
+  bool in_turns;  /**< These were in between; false: behind them, as there is no room for two engines. */
+} ts_measured_step;
+
+/** What the steps of a deck consist of, messages included, with what waits for others in them: some steps of all ranks,
+ * observed, in turns with others that are timed.  Of the same work what was measured before is forgotten; rank 0 learns
+ * what all have seen.
  * \param [in,out] deck  Its batch and precision are decided here.
  * \return TS_BAD_INPUT, agreed: a deck that cannot be trained here. Collective over the world. */
-ts_status ts_measure_deck(ts_world *world, ts_deck *deck, ts_measured *measured, ts_error *err);
+ts_status ts_measure_deck(ts_world *world, ts_deck *deck, ts_measured *measured, ts_measured_step *step, ts_error *err);
 
 /** Wait for everybody, before what all do at a time is timed. Collective over the world. */
 void ts_measure_begin(ts_world *world);

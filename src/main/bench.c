@@ -44,6 +44,11 @@ static ts_status read_file(const char *path, const ts_backend *backend, ts_machi
   return status;
 }
 
+static ts_status write_file(ts_machine *machine, const ts_measuring *of, const char *path, ts_error *err) {
+  note_machine(machine, of->backend);
+  return ts_machine_write(machine, path, err);
+}
+
 /* What is done, and how long it took. */
 static double say_time(const char *what, double start) {
   double now = ts_seconds();
@@ -68,6 +73,13 @@ static ts_status measure_all(const ts_measuring *of, const char *files, ts_measu
   status = ts_measure_models(of, measured, err);
   (void) say_time("steps of small models", start);
   return status;
+}
+
+/* How far what will be planned by these times is off. */
+static void say_step(const ts_measured_step *step) {
+  ts_log(TS_LOG_INFO, "a step: %.1f ms, the median of %d; planned by its nodes: %.1f ms (%+.1f %%)%s",
+         1e3 * step->measured, step->turns, 1e3 * step->planned, 100 * (step->planned / step->measured - 1),
+         step->in_turns ? "" : ", which were observed behind these: no room for two engines");
 }
 
 /* The deck that is given, if one is: where it runs and with how many threads is where and with how many all is
@@ -110,16 +122,20 @@ int ts_main_bench(const ts_arguments *arguments, ts_world *world, ts_error *err)
   if (status == TS_OK) {
     ts_measured *measured = ts_machine_of(&machine, ranks, of.threads);
     int known = measured->n > 0 && deck != NULL, *all = ts_world_gather(world, &known, sizeof known);
-    status = all[0] ? TS_OK : measure_all(&of, ts_argument(arguments, "--files"), measured, err);
+    if (!all[0]) {
+      status = measure_all(&of, ts_argument(arguments, "--files"), measured, err);
+      status = ts_world_agree(world, status == TS_OK && first ? write_file(&machine, &of, path, err) : status, err);
+    }
     if (status == TS_OK && deck != NULL) {
       ts_log(TS_LOG_INFO, "steps of %s", arguments->positional[0]);
-      status = ts_measure_deck(world, deck, measured, err);
+      ts_measured_step step;
+      status = ts_measure_deck(world, deck, measured, &step, err);
+      if (status == TS_OK && first) {
+        say_step(&step);
+        status = write_file(&machine, &of, path, err);
+      }
     }
     ts_free(all);
-    if (status == TS_OK && first) {
-      note_machine(&machine, of.backend);
-      status = ts_machine_write(&machine, path, err);
-    }
     if (status == TS_OK && first) {
       ts_log(TS_LOG_INFO, "%s: %d samples of %d rank%s a node x %d thread%s, in %.0f s", path, measured->n, ranks,
              ranks > 1 ? "s" : "", of.threads, of.threads > 1 ? "s" : "", ts_seconds() - start);

@@ -67,7 +67,8 @@ static const ts_option tune_options[] = {
     {"--seconds", "S", "45", "begin no other candidate after that", false},
     {"--top", "N", "10", "rows of the table", false},
     {"-o", "FILE", NULL, "write the best deck, complete", false},
-    {"--measure", "K", "0", "run the best K for a few steps and take the fastest of these", false},
+    {"--measure", "K", "0",
+     "run the best K for a few steps, those within a tenth of the fastest twice, and take the fastest", false},
     {"--launch", "WORDS", NULL, "what runs tessera on the ranks (default: mpiexec -n N), such as \"srun -n 8\"", false},
     {"--steps", "N", NULL, "steps of a trial that count, behind three that do not (default: 5, or autotuning's)",
      false},
@@ -253,7 +254,8 @@ const ts_command ts_commands[] = {
      "that does nothing else; each adds to the file.  With a DECK its own nodes are measured too, by a few steps "
      "on made-up tokens, on the grid that it asks for; if the file has been measured for as many ranks and threads, "
      "these "
-     "alone.",
+     "alone.  In turns with these steps others are timed, and the last lines say how far a plan by what was measured "
+     "is off.",
      bench_options, "mpiexec -n 2 tessera bench -o machine.cfg", true},
     {"graph", ts_main_graph, "DECK", 1, 1, "print the graph after a pass",
      "Prints the training step as a graph: one line a node, or dot for Graphviz, or json.", graph_options,

@@ -31,8 +31,8 @@ typedef struct ts_tune_trial {
   uint64_t seed; /**< Of BY_CHANCE. */
 } ts_tune_trial;
 
-/** Run candidates for a few steps each and append what they took, and what it costs to believe the plan (regret); one
- * that fails or does not end is a row.
+/** Run candidates for a few steps each, those that come within a tenth of the fastest twice, and append what they took,
+ * and what it costs to believe the plan (regret); one that fails or does not end is a row.
  * \param [out] best     Of the search's rows the one that was fastest; 0 where none ran.
  * \param [out] seconds  Of a step of it; NAN where none ran.
  * \return TS_BAD_INPUT: the directory cannot be made. Not collective. */

@@ -57,6 +57,10 @@ const char *ts_shape_embedding_dw(const ts_graph *g, const ts_node *node, ts_dty
   return NULL;
 }
 
+double ts_flops_embedding_dw(const ts_graph *g, const ts_node *node) {
+  return (double) ts_shape_count(&g->tensor[node->in[0]].shape);
+}
+
 const char *ts_index_embedding_dw(const ts_node *node) {
   (void) node;
   return "btc,bt->vc";

@@ -40,10 +40,11 @@ static bool adds_to_prior(const ts_node *node) {
   return any;
 }
 
-/* Of the table of an embedding some rows are read. */
+/* Of the table of an embedding some rows are read, and added to. */
 static double bytes_moved(const ts_graph *g, const ts_node *node) {
-  double table = node->op == TS_OP_EMBEDDING ? (double) ts_tensor_bytes(g, node->in[0]) : 0;
-  return ts_node_bytes(g, node) - table;
+  bool adds = node->op == TS_OP_EMBEDDING_DW && adds_to_prior(node);
+  ts_tid table = node->op == TS_OP_EMBEDDING ? node->in[0] : adds ? node->out[0] : TS_NONE;
+  return ts_node_bytes(g, node) - (table != TS_NONE ? (double) ts_tensor_bytes(g, table) : 0);
 }
 
 static ts_work computing(const ts_graph *g, const ts_node *node) {
@@ -129,15 +130,25 @@ static bool same_work(const ts_work *a, const ts_work *b) {
   return ts_work_order(a, b) == 0;
 }
 
-void ts_measured_add(ts_measured *m, const ts_work *work, double seconds) {
+/* The sample of a work, a new one of no known time where there was none. */
+static ts_sample *sample_of(ts_measured *m, const ts_work *work) {
   for (int i = 0; i < m->n; ++i) {
     if (same_work(&m->sample[i].work, work)) {
-      m->sample[i].seconds = fmin(m->sample[i].seconds, seconds);
-      return;
+      return &m->sample[i];
     }
   }
   TS_GROW(m->sample, m->n, m->capacity);
-  m->sample[m->n++] = (ts_sample){*work, seconds};
+  m->sample[m->n] = (ts_sample){*work, INFINITY};
+  return &m->sample[m->n++];
+}
+
+void ts_measured_add(ts_measured *m, const ts_work *work, double seconds) {
+  ts_sample *sample = sample_of(m, work);
+  sample->seconds = fmin(sample->seconds, seconds);
+}
+
+void ts_measured_replace(ts_measured *m, const ts_work *work, double seconds) {
+  sample_of(m, work)->seconds = seconds;
 }
 
 /* Ranks of a collective, 2 of a message; 0: it is none (ts_message_work). */
@@ -237,15 +248,19 @@ static neighbours find_neighbours(const ts_measured *m, const ts_work *work, boo
   return found;
 }
 
-/* Their seconds in units of the floor, the nearer the more. */
-static double slowness(const ts_measured *m, const neighbours *found) {
-  double sum = 0, weights = 0;
+/* By its neighbours, the nearer the more.  What they take beyond their floors is the beginning of a node, of no size,
+ * up to so many seconds; the rest is in units of the floor. */
+static double rate_by(const ts_measured *m, const neighbours *found, double floor) {
+  const double most = 1e-5;
+  double slowness = 0, begin = 0, weights = 0;
   for (int i = 0; i < found->n; ++i) {
-    double weight = 1 / (1e-6 + found->distance[i]);
-    sum += weight * log(found->near[i]->seconds / floor_of(m, &found->near[i]->work));
+    double weight = 1 / (1e-6 + found->distance[i]), seconds = found->near[i]->seconds,
+           own = floor_of(m, &found->near[i]->work), beyond = fmin(fmax(seconds - own, 0), most);
+    slowness += weight * log((seconds - beyond) / own);
+    begin += weight * beyond;
     weights += weight;
   }
-  return exp(sum / weights);
+  return floor * exp(slowness / weights) + begin / weights;
 }
 
 double ts_measured_seconds(const ts_measured *m, const ts_work *work, ts_known *known) {
@@ -258,11 +273,11 @@ double ts_measured_seconds(const ts_measured *m, const ts_work *work, ts_known *
     seconds = found.near[0]->seconds;
   } else if (found.n > 0) {
     how = (found.smaller && found.larger) || found.distance[0] <= far ? TS_KNOWN_BETWEEN : TS_KNOWN_BEYOND;
-    seconds *= slowness(m, &found);
+    seconds = rate_by(m, &found, seconds);
   } else {
     found = find_neighbours(m, work, false);
     how = found.n > 0 ? TS_KNOWN_ALIKE : TS_KNOWN_NOTHING;
-    seconds *= found.n > 0 ? slowness(m, &found) : 1;
+    seconds = found.n > 0 ? rate_by(m, &found, seconds) : seconds;
   }
   if (known != NULL) {
     *known = how;

@@ -4,8 +4,9 @@
  *
  * Times are kept for so many ranks with so many threads at work on a node at a time, as these share its memory.  A
  * sample says what some work took: its kind, which is op, form and types, and the extents that nodes of a kind differ
- * in.  What has no sample of its own is rated by those next to it: seconds in units of what nothing goes below
- * (operations at the best product's rate or bytes at a copy's, whichever takes longer) change slowly with the extents.
+ * in.  What has no sample of its own is rated by those next to it: but for the few microseconds that any node takes,
+ * seconds in units of what nothing goes below (operations at the best product's rate or bytes at a copy's, whichever
+ * takes longer) change slowly with the extents.
  */
 #ifndef TS_RUN_MACHINE_H
 #define TS_RUN_MACHINE_H
@@ -90,6 +91,10 @@ int ts_work_order(const ts_work *a, const ts_work *b);
 /** Add a sample; of the same work the least is kept, as others on the machine make it slower and nobody faster. Not
  * collective. */
 void ts_measured_add(ts_measured *measured, const ts_work *work, double seconds);
+
+/** Add a sample, or set that of the same work: of a deck's own nodes, which are measured beside its steps. Not
+ * collective. */
+void ts_measured_replace(ts_measured *measured, const ts_work *work, double seconds);
 
 /** Seconds that some work takes.
  * \param [out] known  How well; may be NULL. Not collective. */
