@@ -115,7 +115,7 @@ typedef struct samples {
   int n, capacity;
 } samples;
 
-static void add_sample(samples *to, const ts_work *work, double seconds) {
+static void append_sample(samples *to, const ts_work *work, double seconds) {
   TS_GROW(to->sample, to->n, to->capacity);
   to->sample[to->n++] = (ts_sample){*work, seconds};
 }
@@ -153,12 +153,12 @@ static void keep_middle_half(const turns *t, samples *to) {
   for (int i = 0, begin = 0; i < t->n; begin = t->end[i++]) {
     for (int k = begin; k < t->end[i] && t->observed[i] >= least && t->observed[i] <= most; ++k) {
       const ts_work work = ts_node_work(t->o.program, t->o.seen[k].node, t->o.node);
-      add_sample(&kept, &work, t->o.seen[k].seconds);
+      append_sample(&kept, &work, t->o.seen[k].seconds);
     }
   }
   average(&kept);
   for (int i = 0; i < kept.n; ++i) {
-    add_sample(to, &kept.sample[i].work, kept.sample[i].seconds);
+    append_sample(to, &kept.sample[i].work, kept.sample[i].seconds);
   }
   ts_free(kept.sample);
 }
@@ -264,8 +264,8 @@ static bool may_be_two(const ts_deck *deck) {
   return !ts_deck_fits_offload(deck) && deck->run.memory_limit == 0 && deck->run.host_memory_limit == 0;
 }
 
-/* Messages beside what is computed make it slower, and that is measured apart: so where there are any the steps that are
- * observed are those of a second engine without, beside the first where there is room for both. */
+/* Messages beside what is computed make it slower, and that is measured apart: so where there are any the steps that
+ * are observed are those of a second engine without, beside the first where there is room for both. */
 ts_status ts_measure_deck(ts_world *world, ts_deck *deck, ts_measured *m, ts_measured_step *step, ts_error *err) {
   ts_engine *timed = NULL, *second = NULL, *open;
   ts_status status = open_engine(world, deck, &timed, err);
@@ -365,7 +365,7 @@ ts_status ts_measure_open(ts_measuring *of, ts_error *err) {
 }
 
 /* What a step takes beside its nodes: the median. */
-static double rest_of(const turns *t) {
+static double rest_beside_nodes(const turns *t) {
   double rest[MOST_TURNS];
   for (int i = 0, k = 0; i < t->n; ++i) {
     for (rest[i] = t->observed[i]; k < t->end[i]; ++k) {
@@ -399,7 +399,7 @@ static ts_status measure_steps(ts_world *world, ts_deck *deck, samples *all, dou
     }
     if (rest != NULL) {
       bool recorded = ts_backend_device(engine->backend) != NULL;
-      *rest = recorded ? rest_of_recorded(run_steps(world, engine, batch, MANY), &t) : rest_of(&t);
+      *rest = recorded ? rest_of_recorded(run_steps(world, engine, batch, MANY), &t) : rest_beside_nodes(&t);
       *nodes = t.o.n / t.n;
     }
     keep_middle_half(&t, all);

@@ -44,7 +44,7 @@ static ts_status read_file(const char *path, const ts_backend *backend, ts_machi
   return status;
 }
 
-static ts_status write_file(ts_machine *machine, const ts_measuring *of, const char *path, ts_error *err) {
+static ts_status write_machine(ts_machine *machine, const ts_measuring *of, const char *path, ts_error *err) {
   note_machine(machine, of->backend);
   return ts_machine_write(machine, path, err);
 }
@@ -124,7 +124,7 @@ int ts_main_bench(const ts_arguments *arguments, ts_world *world, ts_error *err)
     int known = measured->n > 0 && deck != NULL, *all = ts_world_gather(world, &known, sizeof known);
     if (!all[0]) {
       status = measure_all(&of, ts_argument(arguments, "--files"), measured, err);
-      status = ts_world_agree(world, status == TS_OK && first ? write_file(&machine, &of, path, err) : status, err);
+      status = ts_world_agree(world, status == TS_OK && first ? write_machine(&machine, &of, path, err) : status, err);
     }
     if (status == TS_OK && deck != NULL) {
       ts_log(TS_LOG_INFO, "steps of %s", arguments->positional[0]);
@@ -132,7 +132,7 @@ int ts_main_bench(const ts_arguments *arguments, ts_world *world, ts_error *err)
       status = ts_measure_deck(world, deck, measured, &step, err);
       if (status == TS_OK && first) {
         say_step(&step);
-        status = write_file(&machine, &of, path, err);
+        status = write_machine(&machine, &of, path, err);
       }
     }
     ts_free(all);

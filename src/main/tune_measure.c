@@ -290,7 +290,7 @@ static int run_near_again(const ts_tune_job *job, const ts_search *search, const
   return close;
 }
 
-static double least_of(const outcome *all, int n) {
+static double least_outcome(const outcome *all, int n) {
   double least = INFINITY;
   for (int i = 0; i < n; ++i) {
     least = fmin(least, all[i].seconds); /* which leaves NAN out */
@@ -315,10 +315,10 @@ ts_status ts_tune_measure(const ts_tune_job *job, const ts_search *search, const
     fprintf(stderr, "trial %d of %d\n", ran + 1, n); /* stdout is the result's */
     *o = (outcome){.row = row[ran], .number = first + ran};
     o->seconds = run_trial(job, &search->tried[o->row], trial, o->number, "", &o->why);
-    without = o->seconds < least_of(all, ran) ? 0 : without + 1;
+    without = o->seconds < least_outcome(all, ran) ? 0 : without + 1;
   }
-  const int again = run_near_again(job, search, trial, all, ran, least_of(all, ran));
-  const double least = least_of(all, ran);
+  const int again = run_near_again(job, search, trial, all, ran, least_outcome(all, ran));
+  const double least = least_outcome(all, ran);
   ts_text_add(to, "\nmeasured: the median of %lld steps behind %lld%s\n%4s %10s %10s %8s\n", (long long) trial->steps,
               (long long) trial->warm, again > 0 ? ", of what came near the fastest the less of two runs" : "", "",
               "plan ms", "run ms", "plan is");
