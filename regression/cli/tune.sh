@@ -58,7 +58,7 @@ test_trials() {
   # A launcher that trains nothing and writes what it says: runs in their order, seconds of a step of each.
   cat > fake.sh << 'END'
 echo run >> runs
-case "$(wc -l < runs)" in 1) s=1.0 ;; 2) s=1.05 ;; 3) s=1.2 ;; 4) s=0.99 ;; *) s=0.8 ;; esac
+case "$(wc -l < runs)" in 1) s=1.0 ;; 2) s=1.05 ;; 3) s=1.2 ;; 4) s=0.99 ;; 10) exit 1 ;; *) s=0.8 ;; esac
 for word; do case "$word" in run.directory=*) directory=${word#*=} ;; esac; done
 mkdir -p "$directory"
 { echo step,step_seconds; for i in 1 2 3 4 5; do echo "$i,$s"; done; } > "$directory/metrics.csv"
@@ -68,6 +68,9 @@ END
   ok "the less counts" is "$(sed -n 's/^ *[0-9]* *[0-9.]* *\([0-9.]*\) .*trial-\([0-9]\):.*/\2:\1/p' "$scratch/out" | tr '\n' ' ')" "1:990.0 2:800.0 3:1200.0 "
   ok "the fastest by that is chosen" cmp -s fakes/trial-2.cfg chosen.cfg
   ok "and the plan's first was not: its regret" grep -qE '^regret of the plan.s first: 23\.[78] %$' "$scratch/out"
+  tune --measure 3 --launch 'sh fake.sh' --results fakes --steps 2 -o chosen.cfg
+  ok "one that fails the second time has failed" grep -qE 'trial-5: .*: failed \(fakes/trial-5-again.log\)' "$scratch/out"
+  ok "of equal ones the plan's first is taken" cmp -s fakes/trial-4.cfg chosen.cfg
   tune --measure 1 --launch false --results trials
   ok "one that fails is a row" grep -qE '^ +1 +[0-9.]+ +- +trial-3: .*: failed \(trials/trial-3.log\)' "$scratch/out"
   ok "and not the end" gave 0

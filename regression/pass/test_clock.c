@@ -337,6 +337,25 @@ static void test_neighbours(void) {
   free_grid(&g);
 }
 
+/* A gradient that adds to what is there touches its rows alone. */
+static void test_added_rows(void) {
+  grid g = make_grid(llama, "zero_optimization.stage=0", 1, TS_MODEL_TRAIN);
+  const ts_graph *graph = g.program[0]->graph;
+  const ts_node *adding = NULL;
+  for (ts_nid i = 0; i < graph->n_nodes; ++i) {
+    const ts_node *node = &graph->node[i];
+    adding = node->op == TS_OP_EMBEDDING_DW && node->prior != NULL && node->prior[0] != TS_NONE ? node : adding;
+  }
+  TS_CHECK(adding != NULL, "no gradient of an embedding adds to what is there");
+  const ts_work work = ts_node_work(g.program[0], adding, 1);
+  double rows = (double) ts_tensor_bytes(graph, adding->in[0]), ids = (double) ts_tensor_bytes(graph, adding->in[1]),
+         beta = (double) ts_tensor_bytes(graph, adding->beta);
+  tap_ok(work.bytes >= rows + ids && work.bytes <= rows + ids + beta,
+         "a gradient that is added moves its rows, not its table: %.0f bytes, of %.0f", work.bytes,
+         (double) ts_tensor_bytes(graph, adding->out[0]));
+  free_grid(&g);
+}
+
 static void test_nodes(void) {
   static const struct {
     int node;
@@ -495,6 +514,7 @@ int main(void) {
   test_turn();
   test_neighbours();
   test_nodes();
+  test_added_rows();
   test_host();
   test_file();
   return tap_done();

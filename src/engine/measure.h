@@ -41,7 +41,8 @@ void ts_measure_products(const ts_measuring *measuring, ts_measured *measured);
 void ts_measure_messages(const ts_measuring *measuring, ts_measured *measured);
 
 /** Small models of two families, from 0.5 to 25 million parameters, the smaller ones with one micro-batch and with two,
- * which every rank trains for itself; and what a step takes beside its nodes.
+ * which every rank trains for itself; and what a step takes beside its nodes.  Of the same work, as a product, what was
+ * measured before is forgotten.
  * \return TS_BAD_INPUT, agreed. Collective over the world. */
 ts_status ts_measure_models(const ts_measuring *measuring, ts_measured *measured, ts_error *err);
 

@@ -43,16 +43,17 @@ typedef struct observations {
   int n, capacity;
 } observations;
 
-/* Who waits for another stage does so for its work, not for a message. */
-static bool waits_for_stages(const ts_node *node) {
-  return ts_node_is_message(node) || (ts_node_is_collective(node) && (node->attr.comm.axes & TS_AXES(TS_AXIS_PP)) != 0);
+/* Who waits for another stage, where there are any, does so for its work, not for a message. */
+static bool waits_for_stages(const ts_program *program, const ts_node *node) {
+  bool among = ts_node_is_collective(node) && (node->attr.comm.axes & TS_AXES(TS_AXIS_PP)) != 0;
+  return ts_node_is_message(node) || (among && program->mesh.size[TS_AXIS_PP] > 1);
 }
 
 static void observe(void *user, const ts_node *node, bool collective, double start, double seconds) {
   (void) collective;
   (void) start;
   observations *o = user;
-  if (!waits_for_stages(node) && !ts_node_is_copy(node)) {
+  if (!waits_for_stages(o->program, node) && !ts_node_is_copy(node)) {
     TS_GROW(o->seen, o->n, o->capacity);
     o->seen[o->n++] = (observation){node, seconds};
   }

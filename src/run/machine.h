@@ -92,8 +92,7 @@ int ts_work_order(const ts_work *a, const ts_work *b);
  * collective. */
 void ts_measured_add(ts_measured *measured, const ts_work *work, double seconds);
 
-/** Add a sample, or set that of the same work: of a deck's own nodes, which are measured beside its steps. Not
- * collective. */
+/** Add a sample, or put it in the place of that of the same work: of nodes as they are in steps. Not collective. */
 void ts_measured_replace(ts_measured *measured, const ts_work *work, double seconds);
 
 /** Seconds that some work takes.
