@@ -71,6 +71,16 @@ END
   tune --measure 3 --launch 'sh fake.sh' --results fakes --steps 2 -o chosen.cfg
   ok "one that fails the second time has failed" grep -qE 'trial-5: .*: failed \(fakes/trial-5-again.log\)' "$scratch/out"
   ok "of equal ones the plan's first is taken" cmp -s fakes/trial-4.cfg chosen.cfg
+  # The plan's first three have micro-batches of two: these take twice as long as the others here.
+  cat > slow.sh << 'END'
+for word; do case "$word" in *.cfg) deck=$word ;; run.directory=*) directory=${word#*=} ;; esac; done
+if grep -q '^train_micro_batch_size_per_gpu = 2;' "$deck"; then s=0.003; else s=0.0015; fi
+mkdir -p "$directory"
+{ echo step,step_seconds; for i in 1 2 3 4 5; do echo "$i,$s"; done; } > "$directory/metrics.csv"
+END
+  tune --measure 4 --launch 'sh slow.sh' --results slow --steps 2
+  ok "what the first run takes says what is run next" is "$(sed -n 's/^ *\([0-9]*\) .*trial-[0-9]: .*micro \([0-9]*\),.*/\2/p' "$scratch/out" |
+    tr '\n' ' ' | sed 's/4/1/g')" "2 1 1 1 "
   tune --measure 1 --launch false --results trials
   ok "one that fails is a row" grep -qE '^ +1 +[0-9.]+ +- +trial-3: .*: failed \(trials/trial-3.log\)' "$scratch/out"
   ok "and not the end" gave 0

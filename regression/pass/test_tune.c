@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "deck/deck_read.h"
+#include "tune/belief.h"
 #include "tune/search.h"
 
 #include <math.h>
@@ -270,6 +271,71 @@ static void test_candidates(void) {
   close_tuning(&t);
 }
 
+/* ---- what runs say ---- */
+
+/* Made up: who shares products is planned too fast, all are a little. */
+static double made_up(const ts_tune_space *s, const ts_candidate *c) {
+  return (ts_candidate_number(s, c, TS_TUNED_TP) > 1 ? 1.4 : 1) *
+         (1 + 0.01 * ts_candidate_number(s, c, TS_TUNED_STAGE));
+}
+
+static void test_one_run(const ts_tune_space *s) {
+  ts_belief b = {.space = s};
+  ts_candidate seen = {{0}}, stage = seen, micro = seen, micros = seen, all = seen;
+  stage.at[TS_TUNED_STAGE] = 1;
+  all.at[TS_TUNED_TP] = all.at[TS_TUNED_STAGE] = all.at[TS_TUNED_MICRO] = micro.at[TS_TUNED_MICRO] = 1;
+  micros.at[TS_TUNED_MICRO] = s->n[TS_TUNED_MICRO] - 1;
+  tap_ok(ts_belief_of(&b, &seen) == 1, "without runs the plan is believed");
+  ts_belief_add(&b, &seen, 1.5);
+  double own = ts_belief_of(&b, &seen), another = ts_belief_of(&b, &stage), none = ts_belief_of(&b, &all);
+  tap_ok(own > 1.25 && own < 1.5 && another < own && none < another && none > 1,
+         "a run of 1.5: %.3f of the same, %.3f of another stage, %.3f of what shares nothing but the machine", own,
+         another, none);
+  double near = ts_belief_of(&b, &micro), far = ts_belief_of(&b, &micros);
+  tap_ok(far < near && near < own, "micro-batches of about the same size: %.3f, of quite another: %.3f", near, far);
+  for (int i = 0; i < 50; ++i) {
+    ts_belief_add(&b, &seen, 1.5);
+  }
+  own = ts_belief_of(&b, &seen);
+  tap_ok(fabs(own / 1.5 - 1) < 5e-3, "runs that agree are believed: %.4f", own); /* the prior is one of 52 */
+  ts_belief_clear(&b);
+}
+
+/* Of some the runs, asked for all the others. */
+static void test_many_runs(const ts_tune_space *s) {
+  enum { SEEN = 24 };
+  int n;
+  ts_tried *all = all_candidates(s, &n);
+  ts_belief up = {.space = s}, down = {.space = s};
+  const int step = n / SEEN;
+  for (int i = 0; i < SEEN; ++i) {
+    const ts_candidate *first = &all[i * step].candidate, *last = &all[(SEEN - 1 - i) * step].candidate;
+    ts_belief_add(&up, first, made_up(s, first));
+    ts_belief_add(&down, last, made_up(s, last));
+  }
+  double order = 0, wrong = 0, plan = 0;
+  for (int i = 0; i < n; ++i) {
+    double believed = ts_belief_of(&up, &all[i].candidate), is = made_up(s, &all[i].candidate);
+    order = fmax(order, fabs(believed / ts_belief_of(&down, &all[i].candidate) - 1));
+    wrong += fabs(believed / is - 1) / n;
+    plan += fabs(1 / is - 1) / n;
+  }
+  tap_ok(order < 1e-12, "whichever ran first, up to rounding (%.1e)", order);
+  tap_ok(wrong < 0.25 * plan, "%d others: wrong by %.1f %% in the mean, by the plan alone %.1f %%", n - SEEN,
+         100 * wrong, 100 * plan);
+  ts_belief_clear(&up);
+  ts_belief_clear(&down);
+  ts_free(all);
+}
+
+static void test_belief(void) {
+  tuning t;
+  open_tuning(&t, llama, 4, 1e9, 0, 0, &few);
+  test_one_run(&t.space);
+  test_many_runs(&t.space);
+  close_tuning(&t);
+}
+
 /* ---- what goes wrong ---- */
 
 static void test_wrong(void) {
@@ -333,6 +399,7 @@ int main(void) {
     wish.most_micro = 4;
   }
   test_candidates();
+  test_belief();
   test_search(llama, 4, 1e9, 0, &wish, "fast links");
   test_search(llama, 4, 5e7, 1e-4, &wish, "slow links");
   wish.kept[TS_TUNED_TP] = wish.kept[TS_TUNED_PP] = wish.kept[TS_TUNED_SP] = true;

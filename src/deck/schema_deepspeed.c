@@ -90,7 +90,7 @@ static const ts_key rows[] = {
          "By what the best of several batches is chosen; with one batch all three choose the same."),
     WORD(autotuning.metric_path, "", NULL, NULL, 0, "A file for what the best came to, as json; empty: none."),
     WORD(autotuning.tuner_type, "gridsearch", "gridsearch|random|model_based", NULL, 0,
-         "The order in which trials are run: of the space, by chance, or by the plan."),
+         "The order in which trials are run: of the space, by chance, or by the plan as the trials before correct it."),
     INTEGER(autotuning.tuner_early_stopping, "5", 1, SIZE, 0,
             "Trials without a better one after which no other is begun."),
     INTEGER(autotuning.tuner_num_trials, "50", 1, SIZE, 0, "Trials at most."),

@@ -14,7 +14,7 @@ void ts_tune_print(const ts_tune_job *job, const ts_search *search, int most, ts
 /** The same as one json object. Not collective. */
 void ts_tune_print_json(const ts_tune_job *job, const ts_search *search, ts_text *to);
 
-/** In which order trials are run. */
+/** In which order trials are run: by the plan as runs correct it, as candidates are counted, by chance. */
 typedef enum ts_tune_order { TS_TUNE_BY_PLAN, TS_TUNE_BY_SPACE, TS_TUNE_BY_CHANCE } ts_tune_order;
 
 /** How candidates are measured. */
@@ -31,8 +31,17 @@ typedef struct ts_tune_trial {
   uint64_t seed; /**< Of BY_CHANCE. */
 } ts_tune_trial;
 
-/** Run candidates for a few steps each, those that come within a tenth of the fastest twice, and append what they took,
- * and what it costs to believe the plan (regret); one that fails or does not end is a row.
+/** What a step of a candidate takes, by a run in \a trial's directory, which is there.
+ * \param [in] number  Of the trial, by which its files are called;
+ * \param [in] again   and what stands behind it: "", or of another run.
+ * \param [out] why    The caller's (ts_free): why it has no time; NULL where it has.
+ * \return seconds, the median of the steps that count; NAN: it did not end well. Not collective. */
+double ts_tune_run_trial(const ts_tune_job *job, const ts_candidate *candidate, const ts_tune_trial *trial, int number,
+                         const char *again, char **why);
+
+/** Run candidates for a few steps each, BY_PLAN the next always what promises most by its plan and by what runs before
+ * took (tune/belief.h); those that come within a tenth of the fastest up to three times, of which the least counts.
+ * Append what they took, and what it costs to believe the plan (regret); one that fails or does not end is a row.
  * \param [out] best     Of the search's rows the one that was fastest; 0 where none ran.
  * \param [out] seconds  Of a step of it; NAN where none ran.
  * \return TS_BAD_INPUT: the directory cannot be made. Not collective. */
