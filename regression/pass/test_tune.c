@@ -273,7 +273,7 @@ static void test_candidates(void) {
 
 /* ---- what runs say ---- */
 
-/* Made up: who shares products is planned too fast, all are a little. */
+/* Made up: who shares products is planned too fast, and each stage a little more. */
 static double made_up(const ts_tune_space *s, const ts_candidate *c) {
   return (ts_candidate_number(s, c, TS_TUNED_TP) > 1 ? 1.4 : 1) *
          (1 + 0.01 * ts_candidate_number(s, c, TS_TUNED_STAGE));
@@ -282,13 +282,15 @@ static double made_up(const ts_tune_space *s, const ts_candidate *c) {
 static void test_one_run(const ts_tune_space *s) {
   ts_belief b = {.space = s};
   ts_candidate seen = {{0}}, stage = seen, micro = seen, micros = seen, all = seen;
-  stage.at[TS_TUNED_STAGE] = 1;
-  all.at[TS_TUNED_TP] = all.at[TS_TUNED_STAGE] = all.at[TS_TUNED_MICRO] = micro.at[TS_TUNED_MICRO] = 1;
+  for (int what = 0; what < TS_N_TUNED; ++what) {
+    all.at[what] = s->n[what] - 1;
+  }
+  stage.at[TS_TUNED_STAGE] = micro.at[TS_TUNED_MICRO] = 1;
   micros.at[TS_TUNED_MICRO] = s->n[TS_TUNED_MICRO] - 1;
   tap_ok(ts_belief_of(&b, &seen) == 1, "without runs the plan is believed");
   ts_belief_add(&b, &seen, 1.5);
   double own = ts_belief_of(&b, &seen), another = ts_belief_of(&b, &stage), none = ts_belief_of(&b, &all);
-  tap_ok(own > 1.25 && own < 1.5 && another < own && none < another && none > 1,
+  tap_ok(own > 1.4 && own < 1.5 && another < own && none < another && none > 1.3,
          "a run of 1.5: %.3f of the same, %.3f of another stage, %.3f of what shares nothing but the machine", own,
          another, none);
   double near = ts_belief_of(&b, &micro), far = ts_belief_of(&b, &micros);
@@ -297,7 +299,7 @@ static void test_one_run(const ts_tune_space *s) {
     ts_belief_add(&b, &seen, 1.5);
   }
   own = ts_belief_of(&b, &seen);
-  tap_ok(fabs(own / 1.5 - 1) < 5e-3, "runs that agree are believed: %.4f", own); /* the prior is one of 52 */
+  tap_ok(fabs(own / 1.5 - 1) < 1e-3, "runs that agree are believed: %.5f", own); /* of variances .0049 / 51 and 0.1 */
   ts_belief_clear(&b);
 }
 
@@ -315,14 +317,23 @@ static void test_many_runs(const ts_tune_space *s) {
   }
   double order = 0, wrong = 0, plan = 0;
   for (int i = 0; i < n; ++i) {
+    if (i % step == 0 && i / step < SEEN) {
+      continue;
+    }
     double believed = ts_belief_of(&up, &all[i].candidate), is = made_up(s, &all[i].candidate);
     order = fmax(order, fabs(believed / ts_belief_of(&down, &all[i].candidate) - 1));
-    wrong += fabs(believed / is - 1) / n;
-    plan += fabs(1 / is - 1) / n;
+    wrong += fabs(believed / is - 1) / (n - SEEN);
+    plan += fabs(1 / is - 1) / (n - SEEN);
   }
   tap_ok(order < 1e-12, "whichever ran first, up to rounding (%.1e)", order);
-  tap_ok(wrong < 0.25 * plan, "%d others: wrong by %.1f %% in the mean, by the plan alone %.1f %%", n - SEEN,
-         100 * wrong, 100 * plan);
+  tap_ok(wrong < plan / 3, "%d others: wrong by %.1f %% in the mean, by the plan alone %.1f %%", n - SEEN, 100 * wrong,
+         100 * plan);
+  double solved = 0;
+  for (int i = 0; i < SEEN; ++i) { /* of a run the belief is all but its own part of the noise */
+    const double noise = 0.07 * 0.07, believed = log(ts_belief_of(&up, &up.run[i].candidate));
+    solved = fmax(solved, fabs(believed + noise * up.run[i].weight - up.run[i].wrong));
+  }
+  tap_ok(solved < 1e-12, "its equations are solved up to rounding (%.1e)", solved);
   ts_belief_clear(&up);
   ts_belief_clear(&down);
   ts_free(all);

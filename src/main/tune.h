@@ -21,12 +21,12 @@ typedef enum ts_tune_order { TS_TUNE_BY_PLAN, TS_TUNE_BY_SPACE, TS_TUNE_BY_CHANC
 typedef struct ts_tune_trial {
   const char *launch;    /**< What runs tessera on the ranks, in words of a shell: "mpiexec -n 4". */
   const char *program;   /**< tessera itself. */
-  const char *directory; /**< For a deck, a run and a log of each. */
+  const char *directory; /**< For a deck, runs and logs of each. */
   int64_t warm, steps;   /**< Steps that do not count, and that do. */
   double seconds;        /**< After which one that has not ended is ended. */
   int64_t most;          /**< Trials, */
   int64_t stop;          /**< and without a better one in a row; 0: no bound. */
-  int64_t micros;        /**< So many different micro-batches at most; 0: any number. */
+  int64_t micros;        /**< So many different micro-batches run at most; 0: any number. */
   ts_tune_order order;
   uint64_t seed; /**< Of BY_CHANCE. */
 } ts_tune_trial;
@@ -39,8 +39,9 @@ typedef struct ts_tune_trial {
 double ts_tune_run_trial(const ts_tune_job *job, const ts_candidate *candidate, const ts_tune_trial *trial, int number,
                          const char *again, char **why);
 
-/** Run candidates for a few steps each, BY_PLAN the next always what promises most by its plan and by what runs before
- * took (tune/belief.h); those that come within a tenth of the fastest up to three times, of which the least counts.
+/** Run candidates for a few steps each, without variants: of the plan's fastest as many as are wanted, or BY_PLAN
+ * of three times as many the next always what promises most by its plan and by what runs before took (tune/belief.h).
+ * Those that come within a tenth of the fastest run up to three times, of which the least counts.
  * Append what they took, and what it costs to believe the plan (regret); one that fails or does not end is a row.
  * \param [out] best     Of the search's rows the one that was fastest; 0 where none ran.
  * \param [out] seconds  Of a step of it; NAN where none ran.

@@ -11,18 +11,31 @@
 
 /* ---- names ---- */
 
-/* The first number that no trial in the directory has. */
-static int first_free(const char *directory) {
-  int number = 1;
-  for (bool taken = true; taken; number += taken) {
-    char *deck = ts_format("%s/trial-%d.cfg", directory, number), *run = ts_format("%s/trial-%d", directory, number),
-         *again = ts_format("%s-again", run);
-    taken = access(deck, F_OK) == 0 || access(run, F_OK) == 0 || access(again, F_OK) == 0;
-    ts_free(again);
-    ts_free(deck);
+/* Behind the number: of a trial's first run, and of those that repeat it. */
+static const char *const nth_run[] = {"", "-again", "-again-2"};
+enum { MOST_RUNS = sizeof nth_run / sizeof *nth_run };
+
+static bool is_taken(const char *directory, int number) {
+  char *deck = ts_format("%s/trial-%d.cfg", directory, number);
+  bool taken = access(deck, F_OK) == 0;
+  for (int i = 0; i < MOST_RUNS && !taken; ++i) {
+    char *run = ts_format("%s/trial-%d%s", directory, number, nth_run[i]);
+    taken = access(run, F_OK) == 0;
     ts_free(run);
   }
-  return number;
+  ts_free(deck);
+  return taken;
+}
+
+/* The first of n numbers in a row that no trial in the directory has. */
+static int first_free(const char *directory, int n) {
+  int first = 1;
+  for (int free = 0; free < n;) {
+    bool taken = is_taken(directory, first + free);
+    first += taken ? free + 1 : 0;
+    free = taken ? 0 : free + 1;
+  }
+  return first;
 }
 
 /* As the table of the search counts. */
@@ -58,7 +71,7 @@ static int by_space(const ts_candidate *a, const ts_candidate *b) {
   return 0;
 }
 
-/* Has another size of micro-batches room among those that were chosen? */
+/* Has its size of micro-batches room among those of the n that were chosen? */
 static bool takes_micro(const ts_search *search, const int *row, int n, int candidate, int64_t most) {
   int64_t sizes = 0;
   for (int i = 0; i < n; ++i) {
@@ -85,7 +98,8 @@ static int choose_trials(const ts_search *search, const ts_tune_trial *trial, in
                 most = trial->order == TS_TUNE_BY_PLAN ? OTHERS * trials : trials;
   int n = 0, *r = ts_malloc(((size_t) search->n + 1) * sizeof *r);
   for (int i = 0; i < search->n && n < most && search->tried[i].how == TS_TRIED_FITS; ++i) {
-    if (!ts_search_is_variant(search, i) && takes_micro(search, r, n, i, trial->micros)) {
+    if (!ts_search_is_variant(search, i) &&
+        (trial->order == TS_TUNE_BY_PLAN || takes_micro(search, r, n, i, trial->micros))) {
       r[n++] = i;
     }
   }
@@ -105,27 +119,34 @@ static int choose_trials(const ts_search *search, const ts_tune_trial *trial, in
   return n;
 }
 
-/* Move to the front of those that are left what promises most by its plan and by what was seen. */
-static void move_best_to_front(const ts_tune_job *job, const ts_search *search, const ts_belief *seen, int *row,
-                               int n) {
-  int best = 0;
+/* To the end of those that have run move of the others what promises most, by its plan and by what was seen.
+ * \param [in] n  Of all. \return false: the sizes of micro-batches that may run have no other. */
+static bool choose_next(const ts_tune_job *job, const ts_search *search, const ts_tune_trial *trial,
+                        const ts_belief *seen, int *row, int ran, int n) {
+  int best = -1;
   double least = INFINITY;
-  for (int i = 0; i < n; ++i) {
+  for (int i = ran; i < n; ++i) {
     const ts_tried *t = &search->tried[row[i]];
     double seconds = ts_tried_seconds(t, job->timing) * ts_belief_of(seen, &t->candidate);
-    best = seconds < least ? i : best;
-    least = fmin(seconds, least);
+    if (seconds < least && takes_micro(search, row, ran, row[i], trial->micros)) {
+      least = seconds;
+      best = i;
+    }
   }
-  const int chosen = row[best];
-  memmove(row + 1, row, (size_t) best * sizeof *row);
-  row[0] = chosen;
+  if (best >= 0) {
+    const int chosen = row[best];
+    memmove(row + ran + 1, row + ran, (size_t) (best - ran) * sizeof *row);
+    row[ran] = chosen;
+  }
+  return best >= 0;
 }
 
 /* What came of a trial. */
 typedef struct outcome {
   int row, number; /* of the search, of the trial */
-  double seconds;  /* NAN: */
-  char *why;       /* owned */
+  int runs;
+  double seconds; /* NAN: */
+  char *why;      /* owned */
 } outcome;
 
 static double least_outcome(const outcome *all, int n) {
@@ -136,38 +157,34 @@ static double least_outcome(const outcome *all, int n) {
   return least;
 }
 
-static int near_the_fastest(const outcome *all, int n, double least) {
-  int close = 0;
+/* Of those that came near the fastest, if it is more than one, who has run least, and not too often; -1: nobody. */
+static int next_near(const outcome *all, int n) {
+  const double near = 1.1 * least_outcome(all, n);
+  int next = -1, close = 0;
   for (int i = 0; i < n; ++i) {
-    close += all[i].seconds <= least;
+    bool is_near = all[i].seconds <= near;
+    close += is_near;
+    next = is_near && all[i].runs < (next < 0 ? MOST_RUNS : all[next].runs) ? i : next;
   }
-  return close;
+  return close > 1 ? next : -1;
 }
 
-/* Those that came near the fastest once more, and of these those that still do, as a run of a few steps may have had a
- * bad moment: the least counts. \return rounds. */
-static int run_near_again(const ts_tune_job *job, const ts_search *search, const ts_tune_trial *trial, outcome *all,
-                          int n) {
-  static const char *const again[] = {"-again", "-again-2"};
-  enum { ROUNDS = sizeof again / sizeof *again };
-  const double near = 1.1;
-  for (int round = 0; round < ROUNDS; ++round) {
-    const double least = near * least_outcome(all, n);
-    if (near_the_fastest(all, n, least) < 2) {
-      return round;
-    }
-    for (int i = 0; i < n; ++i) {
-      outcome *o = &all[i];
-      if (o->seconds <= least) {
-        fprintf(stderr, "trial %d once more\n", i + 1);
-        double seconds =
-            ts_tune_run_trial(job, &search->tried[o->row].candidate, trial, o->number, again[round], &o->why);
-        o->seconds = o->why == NULL ? fmin(seconds, o->seconds) : NAN; /* who fails now and then fails */
-      }
-    }
+/* A run of a few steps may have had a bad moment: of several the least counts. \return whether any ran again. */
+static bool run_near_again(const ts_tune_job *job, const ts_search *search, const ts_tune_trial *trial, outcome *all,
+                           int n) {
+  bool any = false;
+  for (int i; (i = next_near(all, n)) >= 0; any = true) {
+    outcome *o = &all[i];
+    fprintf(stderr, "trial-%d once more\n", o->number);
+    const ts_candidate *c = &search->tried[o->row].candidate;
+    double seconds = ts_tune_run_trial(job, c, trial, o->number, nth_run[o->runs++], &o->why);
+    o->seconds = o->why == NULL ? fmin(seconds, o->seconds) : NAN; /* who fails now and then fails */
   }
-  return ROUNDS;
+  return any;
 }
+
+/* What fails is taken for so many times its plan, so that others of its kind come later. */
+static const double FAILED = 2;
 
 ts_status ts_tune_measure(const ts_tune_job *job, const ts_search *search, const ts_tune_trial *trial, int *best,
                           double *seconds, ts_text *to, ts_error *err) {
@@ -176,33 +193,30 @@ ts_status ts_tune_measure(const ts_tune_job *job, const ts_search *search, const
   if (ts_make_directory(trial->directory, err) != TS_OK) {
     return TS_BAD_INPUT;
   }
-  const int first = first_free(trial->directory);
   int *row, pool = choose_trials(search, trial, &row), ran = 0;
   const int n = pool < trial->most ? pool : (int) trial->most;
+  const int first = first_free(trial->directory, n);
   outcome *all = ts_calloc((size_t) n + 1, sizeof *all);
   ts_belief seen = {.space = job->space};
   double believed = NAN;
   int64_t without = 0;
   for (; ran < n && (trial->stop == 0 || without < trial->stop); ++ran) {
+    if (trial->order == TS_TUNE_BY_PLAN && !choose_next(job, search, trial, &seen, row, ran, pool)) {
+      break;
+    }
     outcome *o = &all[ran];
-    fprintf(stderr, "trial %d of %d\n", ran + 1, n); /* stdout is the result's */
-    if (trial->order == TS_TUNE_BY_PLAN) {
-      move_best_to_front(job, search, &seen, row + ran, pool - ran);
-    }
     const ts_tried *t = &search->tried[row[ran]];
-    *o = (outcome){.row = row[ran], .number = first + ran};
-    o->seconds = ts_tune_run_trial(job, &t->candidate, trial, o->number, "", &o->why);
-    if (o->why == NULL) {
-      ts_belief_add(&seen, &t->candidate, o->seconds / ts_tried_seconds(t, job->timing));
-    }
+    fprintf(stderr, "trial %d of %d\n", ran + 1, n); /* stdout is the result's */
+    *o = (outcome){.row = row[ran], .number = first + ran, .runs = 1};
+    o->seconds = ts_tune_run_trial(job, &t->candidate, trial, o->number, nth_run[0], &o->why);
+    ts_belief_add(&seen, &t->candidate, o->why == NULL ? o->seconds / ts_tried_seconds(t, job->timing) : FAILED);
     without = o->seconds < least_outcome(all, ran) ? 0 : without + 1;
   }
-  const int again = run_near_again(job, search, trial, all, ran);
+  const bool again = run_near_again(job, search, trial, all, ran);
   const double least = least_outcome(all, ran);
   ts_text_add(to, "\nmeasured: the median of %lld steps behind %lld%s\n%4s %10s %10s %8s\n", (long long) trial->steps,
-              (long long) trial->warm,
-              again > 0 ? ", of what came near the fastest the least of two or three runs" : "", "", "plan ms",
-              "run ms", "plan is");
+              (long long) trial->warm, again ? ", of what came near the fastest the least of up to three runs" : "", "",
+              "plan ms", "run ms", "plan is");
   for (int i = 0; i < ran; ++i) {
     const outcome *o = &all[i];
     print_trial(job, &search->tried[o->row], number_in_table(search, o->row), o->number, o->seconds, o->why, to);
@@ -213,7 +227,7 @@ ts_status ts_tune_measure(const ts_tune_job *job, const ts_search *search, const
     believed = o->row == 0 ? o->seconds : believed;
     ts_free(o->why);
   }
-  if (ran < n) {
+  if (ran < n && trial->stop > 0 && without >= trial->stop) {
     ts_text_add(to, "%lld in a row were no better: %d others were not run (autotuning.tuner_early_stopping)\n",
                 (long long) without, n - ran);
   }

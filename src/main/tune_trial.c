@@ -151,7 +151,7 @@ double ts_tune_run_trial(const ts_tune_job *job, const ts_candidate *candidate, 
       ts_free(last);
     } else {
       seconds = read_seconds(metrics, trial->warm);
-      *why = isnan(seconds) ? ts_format("%s has no steps that count", metrics) : NULL;
+      *why = !(seconds > 0) ? ts_format("%s has no steps that count", metrics) : NULL;
     }
     ts_text_free(&command);
   } else {

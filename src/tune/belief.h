@@ -24,14 +24,14 @@ typedef struct ts_belief {
   int n, capacity;
 } ts_belief;
 
-/** Take in that a run took so many times what was planned. Not collective. */
+/** Take in that a run took so many times, more than none, what was planned. Not collective. */
 void ts_belief_add(ts_belief *belief, const ts_candidate *candidate, double times_plan);
 
-/** How many times its plan a candidate will take, by the runs that were seen: 1 where there are none. Not collective.
- */
+/** How many times its plan a candidate will take, in the median, by the runs that were seen: 1 where there are none.
+ * Not collective. */
 double ts_belief_of(const ts_belief *belief, const ts_candidate *candidate);
 
-/** Free what it owns. Not collective. */
+/** Free what it owns; it is all zero then. Not collective. */
 void ts_belief_clear(ts_belief *belief);
 
 #endif
