@@ -41,7 +41,9 @@ double ts_tune_run_trial(const ts_tune_job *job, const ts_candidate *candidate, 
 
 /** Run candidates for a few steps each, without variants: of the plan's fastest as many as are wanted, or BY_PLAN
  * of three times as many the next always what promises most by its plan and by what runs before took (tune/belief.h).
- * Those that come within a tenth of the fastest run up to three times, of which the least counts.
+ * Where a run takes another time than that, the fastest so far runs again to say how the machine is now, and times are
+ * as it was at the begin; those that come within 15 % of the fastest run up to three times more, by turns, of which the
+ * median counts.
  * Append what they took, and what it costs to believe the plan (regret); one that fails or does not end is a row.
  * \param [out] best     Of the search's rows the one that was fastest; 0 where none ran.
  * \param [out] seconds  Of a step of it; NAN where none ran.

@@ -2,6 +2,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/random.h"
+#include "engine/peak.h"
 #include "main/tune.h"
 #include "tune/belief.h"
 
@@ -12,13 +13,13 @@
 /* ---- names ---- */
 
 /* Behind the number: of a trial's first run, and of those that repeat it. */
-static const char *const nth_run[] = {"", "-again", "-again-2"};
-enum { MOST_RUNS = sizeof nth_run / sizeof *nth_run };
+static const char *const nth_run[] = {"", "-again", "-again-2", "-again-3"};
+enum { RUNS = sizeof nth_run / sizeof *nth_run, REPEATS = RUNS - 1 };
 
 static bool is_taken(const char *directory, int number) {
   char *deck = ts_format("%s/trial-%d.cfg", directory, number);
   bool taken = access(deck, F_OK) == 0;
-  for (int i = 0; i < MOST_RUNS && !taken; ++i) {
+  for (int i = 0; i < RUNS && !taken; ++i) {
     char *run = ts_format("%s/trial-%d%s", directory, number, nth_run[i]);
     taken = access(run, F_OK) == 0;
     ts_free(run);
@@ -119,72 +120,176 @@ static int choose_trials(const ts_search *search, const ts_tune_trial *trial, in
   return n;
 }
 
-/* To the end of those that have run move of the others what promises most, by its plan and by what was seen.
- * \param [in] n  Of all. \return false: the sizes of micro-batches that may run have no other. */
-static bool choose_next(const ts_tune_job *job, const ts_search *search, const ts_tune_trial *trial,
-                        const ts_belief *seen, int *row, int ran, int n) {
+/* What came of a trial. */
+typedef struct outcome {
+  int row, number; /* of the search, of the trial */
+  double seconds;  /* as the machine was at the begin, or, of finalists, the median of `again`; NAN: */
+  char *why;       /* owned */
+  double again[REPEATS];
+  int repeats;
+  bool is_final;
+} outcome;
+
+/* Trials so far. */
+typedef struct trials {
+  const ts_tune_job *job;
+  const ts_search *search;
+  const ts_tune_trial *trial;
+  outcome *all; /* owned */
+  int n;
+  ts_belief seen;
+  double pace; /* how many times as long as at the begin anything takes now */
+} trials;
+
+static const ts_tried *tried_of(const trials *s, int row) {
+  return &s->search->tried[row];
+}
+
+/* By its plan and by what was seen. */
+static double expected_seconds(const trials *s, int row) {
+  return ts_tried_seconds(tried_of(s, row), s->job->timing) * ts_belief_of(&s->seen, &tried_of(s, row)->candidate);
+}
+
+/* To the end of the rows that have run move of the others the one that promises most.
+ * \param [in] n  Rows in all. \return false: the sizes of micro-batches that may run have no other. */
+static bool choose_next(const trials *s, int *row, int n) {
   int best = -1;
   double least = INFINITY;
-  for (int i = ran; i < n; ++i) {
-    const ts_tried *t = &search->tried[row[i]];
-    double seconds = ts_tried_seconds(t, job->timing) * ts_belief_of(seen, &t->candidate);
-    if (seconds < least && takes_micro(search, row, ran, row[i], trial->micros)) {
+  for (int i = s->n; i < n; ++i) {
+    double seconds = expected_seconds(s, row[i]);
+    if (seconds < least && takes_micro(s->search, row, s->n, row[i], s->trial->micros)) {
       least = seconds;
       best = i;
     }
   }
   if (best >= 0) {
     const int chosen = row[best];
-    memmove(row + ran + 1, row + ran, (size_t) (best - ran) * sizeof *row);
-    row[ran] = chosen;
+    memmove(row + s->n + 1, row + s->n, (size_t) (best - s->n) * sizeof *row);
+    row[s->n] = chosen;
   }
   return best >= 0;
 }
 
-/* What came of a trial. */
-typedef struct outcome {
-  int row, number; /* of the search, of the trial */
-  int runs;
-  double seconds; /* NAN: */
-  char *why;      /* owned */
-} outcome;
-
-static double least_outcome(const outcome *all, int n) {
-  double least = INFINITY;
+/* The fastest, of finalists if there are any that have a time; -1: none has. */
+static int find_fastest(const outcome *all, int n) {
+  int best = -1;
   for (int i = 0; i < n; ++i) {
-    least = fmin(least, all[i].seconds); /* which leaves NAN out */
+    bool first = best < 0 || (all[i].is_final && !all[best].is_final);
+    bool counts = !isnan(all[i].seconds) && (best < 0 || all[i].is_final || !all[best].is_final);
+    best = counts && (first || all[i].seconds < all[best].seconds) ? i : best;
   }
-  return least;
+  return best;
 }
 
-/* Of those that came near the fastest, if it is more than one, who has run least, and not too often; -1: nobody. */
-static int next_near(const outcome *all, int n) {
-  const double near = 1.1 * least_outcome(all, n);
-  int next = -1, close = 0;
-  for (int i = 0; i < n; ++i) {
-    bool is_near = all[i].seconds <= near;
-    close += is_near;
-    next = is_near && all[i].runs < (next < 0 ? MOST_RUNS : all[next].runs) ? i : next;
-  }
-  return close > 1 ? next : -1;
+static double run_outcome(const trials *s, const outcome *o, const char *again, char **why) {
+  return ts_tune_run_trial(s->job, &tried_of(s, o->row)->candidate, s->trial, o->number, again, why);
 }
 
-/* A run of a few steps may have had a bad moment: of several the least counts. \return whether any ran again. */
-static bool run_near_again(const ts_tune_job *job, const ts_search *search, const ts_tune_trial *trial, outcome *all,
-                           int n) {
-  bool any = false;
-  for (int i; (i = next_near(all, n)) >= 0; any = true) {
-    outcome *o = &all[i];
-    fprintf(stderr, "trial-%d once more\n", o->number);
-    const ts_candidate *c = &search->tried[o->row].candidate;
-    double seconds = ts_tune_run_trial(job, c, trial, o->number, nth_run[o->runs++], &o->why);
-    o->seconds = o->why == NULL ? fmin(seconds, o->seconds) : NAN; /* who fails now and then fails */
+/* A run that takes another time than was expected is that of another kind of deck, or the machine, which others may
+ * share, has become another one: the fastest so far says which, once more. */
+static void check_pace(trials *s, double took, double expected, int number) {
+  static const double surprise = 1.1;
+  const int best = find_fastest(s->all, s->n);
+  if (best >= 0 && fabs(log(took / expected)) > log(surprise)) {
+    char *again = ts_format("-behind-%d", number), *why;
+    fprintf(stderr, "trial-%d%s\n", s->all[best].number, again);
+    const double now = run_outcome(s, &s->all[best], again, &why);
+    s->pace = why == NULL ? now / s->all[best].seconds : s->pace;
+    ts_free(why);
+    ts_free(again);
   }
-  return any;
 }
 
 /* What fails is taken for so many times its plan, so that others of its kind come later. */
 static const double FAILED = 2;
+
+static void run_next(trials *s, int row, int number) {
+  const double plan = ts_tried_seconds(tried_of(s, row), s->job->timing);
+  outcome o = {.row = row, .number = number};
+  o.seconds = run_outcome(s, &o, nth_run[0], &o.why);
+  if (o.why == NULL) {
+    check_pace(s, o.seconds, expected_seconds(s, row) * s->pace, number);
+    o.seconds /= s->pace;
+  }
+  ts_belief_add(&s->seen, &tried_of(s, row)->candidate, o.why == NULL ? o.seconds / plan : FAILED);
+  s->all[s->n++] = o;
+}
+
+/* ---- the last ones ---- */
+
+/* Of those that are final and have a time, how many come within this of the fastest? */
+static const double NEAR = 1.15;
+
+static int count_near(const outcome *all, int n, bool *is_near) {
+  const int best = find_fastest(all, n);
+  int close = 0;
+  for (int i = 0; i < n; ++i) {
+    is_near[i] = best >= 0 && all[i].is_final && all[i].seconds <= NEAR * all[best].seconds;
+    close += is_near[i];
+  }
+  return close;
+}
+
+/* Who fails now and then fails. */
+static double median_of_repeats(const outcome *o) {
+  double sorted[REPEATS];
+  memcpy(sorted, o->again, sizeof sorted);
+  return o->why == NULL ? ts_median(sorted, o->repeats) : NAN;
+}
+
+static void repeat_near(const trials *s, const bool *is_near) {
+  for (int i = 0; i < s->n; ++i) {
+    outcome *o = &s->all[i];
+    if (is_near[i]) {
+      fprintf(stderr, "trial-%d once more\n", o->number);
+      o->again[o->repeats] = run_outcome(s, o, nth_run[o->repeats + 1], &o->why);
+      o->repeats += 1;
+    }
+  }
+  for (int i = 0; i < s->n; ++i) {
+    s->all[i].seconds = is_near[i] ? median_of_repeats(&s->all[i]) : s->all[i].seconds;
+  }
+}
+
+/* A run may have had a good moment, so those that come near the fastest run by turns, and these runs count; the others
+ * take so many times as long, or short, as these do together.  \return whether there were any. */
+static bool run_finals(trials *s) {
+  bool *is_near = ts_calloc((size_t) s->n + 1, sizeof *is_near);
+  double before = 0, after = 0, *first = ts_calloc((size_t) s->n + 1, sizeof *first);
+  const int best = find_fastest(s->all, s->n);
+  for (int i = 0; i < s->n; ++i) {
+    first[i] = s->all[i].seconds;
+    s->all[i].is_final = best >= 0 && first[i] <= NEAR * first[best];
+  }
+  const bool any = count_near(s->all, s->n, is_near) > 1;
+  for (int round = 0; round < REPEATS && count_near(s->all, s->n, is_near) > 1; ++round) {
+    repeat_near(s, is_near);
+  }
+  for (int i = 0; i < s->n; ++i) {
+    bool counts = any && s->all[i].is_final && s->all[i].why == NULL;
+    before += counts ? first[i] : 0;
+    after += counts ? s->all[i].seconds : 0;
+  }
+  for (int i = 0; i < s->n && before > 0; ++i) {
+    s->all[i].seconds *= s->all[i].is_final ? 1 : after / before;
+  }
+  ts_free(first);
+  ts_free(is_near);
+  return any;
+}
+
+/* ---- all ---- */
+
+static void print_trials(const trials *s, bool finals, ts_text *to) {
+  ts_text_add(to, "\nmeasured: the median of %lld steps behind %lld%s\n%4s %10s %10s %8s\n",
+              (long long) s->trial->steps, (long long) s->trial->warm,
+              finals ? ", of what came near the fastest that of up to three more runs, by turns" : "", "", "plan ms",
+              "run ms", "plan is");
+  for (int i = 0; i < s->n; ++i) {
+    const outcome *o = &s->all[i];
+    print_trial(s->job, tried_of(s, o->row), number_in_table(s->search, o->row), o->number, o->seconds, o->why, to);
+  }
+}
 
 ts_status ts_tune_measure(const ts_tune_job *job, const ts_search *search, const ts_tune_trial *trial, int *best,
                           double *seconds, ts_text *to, ts_error *err) {
@@ -193,49 +298,37 @@ ts_status ts_tune_measure(const ts_tune_job *job, const ts_search *search, const
   if (ts_make_directory(trial->directory, err) != TS_OK) {
     return TS_BAD_INPUT;
   }
-  int *row, pool = choose_trials(search, trial, &row), ran = 0;
-  const int n = pool < trial->most ? pool : (int) trial->most;
-  const int first = first_free(trial->directory, n);
-  outcome *all = ts_calloc((size_t) n + 1, sizeof *all);
-  ts_belief seen = {.space = job->space};
-  double believed = NAN;
+  int *row;
+  const int pool = choose_trials(search, trial, &row), n = pool < trial->most ? pool : (int) trial->most,
+            first = first_free(trial->directory, n);
+  trials s = {.job = job, .search = search, .trial = trial, .seen = {.space = job->space}, .pace = 1};
+  s.all = ts_calloc((size_t) n + 1, sizeof *s.all);
   int64_t without = 0;
-  for (; ran < n && (trial->stop == 0 || without < trial->stop); ++ran) {
-    if (trial->order == TS_TUNE_BY_PLAN && !choose_next(job, search, trial, &seen, row, ran, pool)) {
-      break;
-    }
-    outcome *o = &all[ran];
-    const ts_tried *t = &search->tried[row[ran]];
-    fprintf(stderr, "trial %d of %d\n", ran + 1, n); /* stdout is the result's */
-    *o = (outcome){.row = row[ran], .number = first + ran, .runs = 1};
-    o->seconds = ts_tune_run_trial(job, &t->candidate, trial, o->number, nth_run[0], &o->why);
-    ts_belief_add(&seen, &t->candidate, o->why == NULL ? o->seconds / ts_tried_seconds(t, job->timing) : FAILED);
-    without = o->seconds < least_outcome(all, ran) ? 0 : without + 1;
+  while (s.n < n && (trial->stop == 0 || without < trial->stop) &&
+         (trial->order != TS_TUNE_BY_PLAN || choose_next(&s, row, pool))) {
+    fprintf(stderr, "trial %d of %d\n", s.n + 1, n); /* stdout is the result's */
+    run_next(&s, row[s.n], first + s.n);
+    without = find_fastest(s.all, s.n) == s.n - 1 ? 0 : without + 1;
   }
-  const bool again = run_near_again(job, search, trial, all, ran);
-  const double least = least_outcome(all, ran);
-  ts_text_add(to, "\nmeasured: the median of %lld steps behind %lld%s\n%4s %10s %10s %8s\n", (long long) trial->steps,
-              (long long) trial->warm, again ? ", of what came near the fastest the least of up to three runs" : "", "",
-              "plan ms", "run ms", "plan is");
-  for (int i = 0; i < ran; ++i) {
-    const outcome *o = &all[i];
-    print_trial(job, &search->tried[o->row], number_in_table(search, o->row), o->number, o->seconds, o->why, to);
-    if (isnan(*seconds) && o->seconds == least) {
-      *seconds = least;
-      *best = o->row;
-    }
-    believed = o->row == 0 ? o->seconds : believed;
-    ts_free(o->why);
-  }
-  if (ran < n && trial->stop > 0 && without >= trial->stop) {
+  const bool finals = run_finals(&s);
+  const int fastest = find_fastest(s.all, s.n);
+  print_trials(&s, finals, to);
+  if (s.n < n && trial->stop > 0 && without >= trial->stop) {
     ts_text_add(to, "%lld in a row were no better: %d others were not run (autotuning.tuner_early_stopping)\n",
-                (long long) without, n - ran);
+                (long long) without, n - s.n);
   }
-  if (least < INFINITY && !isnan(believed)) {
-    ts_text_add(to, "regret of the plan's first: %.1f %%\n", 100 * (believed / least - 1));
+  for (int i = 0; i < s.n; ++i) {
+    if (s.all[i].row == 0 && fastest >= 0 && !isnan(s.all[i].seconds)) {
+      ts_text_add(to, "regret of the plan's first: %.1f %%\n", 100 * (s.all[i].seconds / s.all[fastest].seconds - 1));
+    }
+    ts_free(s.all[i].why);
   }
-  ts_belief_clear(&seen);
-  ts_free(all);
+  if (fastest >= 0) {
+    *best = s.all[fastest].row;
+    *seconds = s.all[fastest].seconds;
+  }
+  ts_belief_clear(&s.seen);
+  ts_free(s.all);
   ts_free(row);
   return TS_OK;
 }
