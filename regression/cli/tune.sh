@@ -69,18 +69,19 @@ END
   again() { grep -c "$1-again" runs; }
   tune --measure 3 --launch 'sh fake.sh' --results fakes --steps 2 -o chosen.cfg
   ok "what came near the fastest runs again, until it is one" both 'is "$(again 1)$(again 2)" 11' 'is "$(again 3)" 0'
-  ok "the repeated run counts, and others are as fast with it" is "$(sed -n 's/^ *[0-9]* *[0-9.]* *\([0-9.]*\) .*trial-\([0-9]\):.*/\2:\1/p' "$scratch/out" | tr '\n' ' ')" "1:990.0 2:800.0 3:1047.8 "
+  took() { sed -n 's/^ *[0-9]* *[0-9.]* *\([0-9.]*\) .*trial-\([0-9]\):.*/\2:\1/p' "$scratch/out" | tr '\n' ' '; }
+  ok "the repeated run counts, and others are as fast with it" is "$(took)" "1:990.0 2:800.0 3:1047.8 "
   ok "the fastest by that is chosen" cmp -s fakes/trial-2.cfg chosen.cfg
   ok "and the plan's first was not: its regret" grep -qE '^regret of the plan.s first: 23\.[78] %$' "$scratch/out"
   tune --measure 3 --launch 'sh fake.sh' --results fakes --steps 2 -o chosen.cfg
   ok "one that fails the second time has failed" grep -qE 'trial-5: .*: failed \(fakes/trial-5-again.log\)' "$scratch/out"
   ok "of equal ones the plan's first is taken" cmp -s fakes/trial-4.cfg chosen.cfg
   ok "those that stay near run three times more" is "$(again 4)$(again 5)$(again 6)" 313
-  ok "which is said" grep -q '^measured: .*, of what came near the fastest that of up to three more runs, by turns$' "$scratch/out"
+  ok "which is said" grep -q '^measured: .*, of what came near the fastest up to three times more by turns, times as the machine was then$' "$scratch/out"
   tune --measure 3 --launch 'sh fake.sh' --results fakes --steps 2 -o chosen.cfg
   ok "a machine that became twice as fast, by the fastest so far once more" grep -q '^7-behind-9$' runs
   ok "makes no other trial the best" cmp -s fakes/trial-7.cfg chosen.cfg
-  ok "and times are as it was" is "$(sed -n 's/^ *[0-9]* *[0-9.]* *\([0-9.]*\) .*trial-[789]:.*/\1/p' "$scratch/out" | tr '\n' ' ')" "1000.0 1300.0 1300.0 "
+  ok "and times are as it was" is "$(took)" "7:1000.0 8:1300.0 9:1300.0 "
   # The plan's first three have micro-batches of two.  These take twice as long as the others here, then they fail.
   cat > slow.sh << 'END'
 for word; do case "$word" in *.cfg) deck=$word ;; run.directory=*) directory=${word#*=} ;; esac; done

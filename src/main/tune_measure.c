@@ -123,11 +123,11 @@ static int choose_trials(const ts_search *search, const ts_tune_trial *trial, in
 /* What came of a trial. */
 typedef struct outcome {
   int row, number; /* of the search, of the trial */
-  double seconds;  /* as the machine was at the begin, or, of finalists, the median of `again`; NAN: */
+  double seconds;  /* as the machine was at the begin, or, once there are finals, as it is in these; NAN: */
   char *why;       /* owned */
   double again[REPEATS];
   int repeats;
-  bool is_final;
+  bool led, is_final; /* it was the fastest so far when the machine's pace was asked for; it runs in the finals */
 } outcome;
 
 /* Trials so far. */
@@ -192,78 +192,84 @@ static void check_pace(trials *s, double took, double expected, int number) {
   const int best = find_fastest(s->all, s->n);
   if (best >= 0 && fabs(log(took / expected)) > log(surprise)) {
     char *again = ts_format("-behind-%d", number), *why;
-    fprintf(stderr, "trial-%d%s\n", s->all[best].number, again);
+    fprintf(stderr, "trial-%d once more, as the machine may have changed\n", s->all[best].number);
     const double now = run_outcome(s, &s->all[best], again, &why);
+    s->all[best].led = true;
     s->pace = why == NULL ? now / s->all[best].seconds : s->pace;
     ts_free(why);
     ts_free(again);
   }
 }
 
-/* What fails is taken for so many times its plan, so that others of its kind come later. */
+/* What fails is taken for so many times what was expected, so that others of its kind come later. */
 static const double FAILED = 2;
 
 static void run_next(trials *s, int row, int number) {
-  const double plan = ts_tried_seconds(tried_of(s, row), s->job->timing);
+  const double plan = ts_tried_seconds(tried_of(s, row), s->job->timing), expected = expected_seconds(s, row);
   outcome o = {.row = row, .number = number};
   o.seconds = run_outcome(s, &o, nth_run[0], &o.why);
   if (o.why == NULL) {
-    check_pace(s, o.seconds, expected_seconds(s, row) * s->pace, number);
+    check_pace(s, o.seconds, expected * s->pace, number);
     o.seconds /= s->pace;
   }
-  ts_belief_add(&s->seen, &tried_of(s, row)->candidate, o.why == NULL ? o.seconds / plan : FAILED);
+  ts_belief_add(&s->seen, &tried_of(s, row)->candidate, (o.why == NULL ? o.seconds : FAILED * expected) / plan);
   s->all[s->n++] = o;
 }
 
 /* ---- the last ones ---- */
 
-/* Of those that are final and have a time, how many come within this of the fastest? */
+/* So near the fastest it may be the fastest. */
 static const double NEAR = 1.15;
 
-static int count_near(const outcome *all, int n, bool *is_near) {
+static bool is_near(const outcome *all, int best, int i) {
+  return best >= 0 && all[i].seconds <= NEAR * all[best].seconds; /* no NAN is */
+}
+
+static bool are_several_near(const outcome *all, int n) {
   const int best = find_fastest(all, n);
-  int close = 0;
+  int near = 0;
   for (int i = 0; i < n; ++i) {
-    is_near[i] = best >= 0 && all[i].is_final && all[i].seconds <= NEAR * all[best].seconds;
-    close += is_near[i];
+    near += all[i].is_final && is_near(all, best, i);
   }
-  return close;
+  return near > 1;
 }
 
 /* Who fails now and then fails. */
 static double median_of_repeats(const outcome *o) {
   double sorted[REPEATS];
   memcpy(sorted, o->again, sizeof sorted);
-  return o->why == NULL ? ts_median(sorted, o->repeats) : NAN;
+  (void) ts_median(sorted, o->repeats); /* sorts */
+  return o->why == NULL ? (sorted[(o->repeats - 1) / 2] + sorted[o->repeats / 2]) / 2 : NAN;
 }
 
-static void repeat_near(const trials *s, const bool *is_near) {
+/* All of them, so that what is compared ran by turns. */
+static void run_finalists(trials *s) {
   for (int i = 0; i < s->n; ++i) {
     outcome *o = &s->all[i];
-    if (is_near[i]) {
+    if (o->is_final && o->why == NULL) {
       fprintf(stderr, "trial-%d once more\n", o->number);
       o->again[o->repeats] = run_outcome(s, o, nth_run[o->repeats + 1], &o->why);
       o->repeats += 1;
+      o->seconds = median_of_repeats(o);
     }
-  }
-  for (int i = 0; i < s->n; ++i) {
-    s->all[i].seconds = is_near[i] ? median_of_repeats(&s->all[i]) : s->all[i].seconds;
   }
 }
 
-/* A run may have had a good moment, so those that come near the fastest run by turns, and these runs count; the others
- * take so many times as long, or short, as these do together.  \return whether there were any. */
+/* A run may have had a good moment, and the machine's pace is known by single runs: so those that come near the
+ * fastest, or were it, run by turns, and these runs count; the others take so many times as long, or short, as these
+ * together.  \return whether there were any. */
 static bool run_finals(trials *s) {
-  bool *is_near = ts_calloc((size_t) s->n + 1, sizeof *is_near);
   double before = 0, after = 0, *first = ts_calloc((size_t) s->n + 1, sizeof *first);
   const int best = find_fastest(s->all, s->n);
   for (int i = 0; i < s->n; ++i) {
     first[i] = s->all[i].seconds;
-    s->all[i].is_final = best >= 0 && first[i] <= NEAR * first[best];
   }
-  const bool any = count_near(s->all, s->n, is_near) > 1;
-  for (int round = 0; round < REPEATS && count_near(s->all, s->n, is_near) > 1; ++round) {
-    repeat_near(s, is_near);
+  for (int i = 0; i < s->n; ++i) {
+    s->all[i].is_final = is_near(s->all, best, i) || s->all[i].led;
+  }
+  const bool any = are_several_near(s->all, s->n);
+  for (int round = 0; round < REPEATS && are_several_near(s->all, s->n); ++round) {
+    run_finalists(s);
   }
   for (int i = 0; i < s->n; ++i) {
     bool counts = any && s->all[i].is_final && s->all[i].why == NULL;
@@ -274,7 +280,6 @@ static bool run_finals(trials *s) {
     s->all[i].seconds *= s->all[i].is_final ? 1 : after / before;
   }
   ts_free(first);
-  ts_free(is_near);
   return any;
 }
 
@@ -283,8 +288,9 @@ static bool run_finals(trials *s) {
 static void print_trials(const trials *s, bool finals, ts_text *to) {
   ts_text_add(to, "\nmeasured: the median of %lld steps behind %lld%s\n%4s %10s %10s %8s\n",
               (long long) s->trial->steps, (long long) s->trial->warm,
-              finals ? ", of what came near the fastest that of up to three more runs, by turns" : "", "", "plan ms",
-              "run ms", "plan is");
+              finals ? ", of what came near the fastest up to three times more by turns, times as the machine was then"
+                     : "",
+              "", "plan ms", "run ms", "plan is");
   for (int i = 0; i < s->n; ++i) {
     const outcome *o = &s->all[i];
     print_trial(s->job, tried_of(s, o->row), number_in_table(s->search, o->row), o->number, o->seconds, o->why, to);

@@ -65,6 +65,9 @@ static bool wait_for_trial(pid_t child, double seconds, int *how) {
   running = (sig_atomic_t) child;
   for (int i = 0; i < SIGNALS; ++i) {
     before[i] = signal(signals[i], end_both);
+    if (before[i] == SIG_IGN) { /* as under nohup */
+      signal(signals[i], SIG_IGN);
+    }
   }
   while ((ended = waitpid(child, how, WNOHANG)) == 0) {
     double now = ts_seconds() - begin;
@@ -151,7 +154,8 @@ double ts_tune_run_trial(const ts_tune_job *job, const ts_candidate *candidate, 
       ts_free(last);
     } else {
       seconds = read_seconds(metrics, trial->warm);
-      *why = !(seconds > 0) ? ts_format("%s has no steps that count", metrics) : NULL;
+      seconds = seconds > 0 && isfinite(seconds) ? seconds : NAN;
+      *why = isnan(seconds) ? ts_format("%s has no steps that count", metrics) : NULL;
     }
     ts_text_free(&command);
   } else {
