@@ -43,7 +43,7 @@ double ts_tune_run_trial(const ts_tune_job *job, const ts_candidate *candidate, 
  * of three times as many the next always what promises most by its plan and by what runs before took (tune/belief.h).
  * Where a run takes another time than that, the fastest so far runs again to say how the machine is now, and times are
  * as it was at the begin; those that come within 15 % of the fastest, or were it when that was asked, run up to three
- * times more, by turns, of which the median counts, and other times are as the machine was then.
+ * times more, by turns, of which the mean counts, and other times are as the machine was then.
  * Append what they took, and what it costs to believe the plan (regret); one that fails or does not end is a row.
  * \param [out] best     Of the search's rows the one that was fastest; 0 where none ran.
  * \param [out] seconds  Of a step of it; NAN where none ran.

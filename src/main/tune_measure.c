@@ -2,7 +2,6 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/random.h"
-#include "engine/peak.h"
 #include "main/tune.h"
 #include "tune/belief.h"
 
@@ -234,12 +233,14 @@ static bool are_several_near(const outcome *all, int n) {
   return near > 1;
 }
 
-/* Who fails now and then fails. */
-static double median_of_repeats(const outcome *o) {
-  double sorted[REPEATS];
-  memcpy(sorted, o->again, sizeof sorted);
-  (void) ts_median(sorted, o->repeats); /* sorts */
-  return o->why == NULL ? (sorted[(o->repeats - 1) / 2] + sorted[o->repeats / 2]) / 2 : NAN;
+/* The geometric one: how many times as long one takes as another is then the mean of that over the rounds, whatever the
+ * machine was in each.  Who fails now and then fails. */
+static double mean_of_repeats(const outcome *o) {
+  double sum = 0;
+  for (int i = 0; i < o->repeats && o->why == NULL; ++i) {
+    sum += log(o->again[i]);
+  }
+  return o->why == NULL ? exp(sum / o->repeats) : NAN;
 }
 
 /* All of them, so that what is compared ran by turns. */
@@ -250,7 +251,7 @@ static void run_finalists(trials *s) {
       fprintf(stderr, "trial-%d once more\n", o->number);
       o->again[o->repeats] = run_outcome(s, o, nth_run[o->repeats + 1], &o->why);
       o->repeats += 1;
-      o->seconds = median_of_repeats(o);
+      o->seconds = mean_of_repeats(o);
     }
   }
 }
