@@ -293,6 +293,10 @@ static void test_one_run(const ts_tune_space *s) {
   tap_ok(own > 1.4 && own < 1.5 && another < own && none < another && none > 1.3,
          "a run of 1.5: %.3f of the same, %.3f of another stage, %.3f of what shares nothing but the machine", own,
          another, none);
+  tap_ok(ts_belief_doubt(&b, &seen) < 0.07 && ts_belief_doubt(&b, &stage) > ts_belief_doubt(&b, &seen) &&
+             ts_belief_doubt(&b, &all) > ts_belief_doubt(&b, &stage),
+         "doubt: %.3f of the same, %.3f of another stage, %.3f of what shares nothing", ts_belief_doubt(&b, &seen),
+         ts_belief_doubt(&b, &stage), ts_belief_doubt(&b, &all));
   double near = ts_belief_of(&b, &micro), far = ts_belief_of(&b, &micros);
   tap_ok(far < near && near < own, "micro-batches of about the same size: %.3f, of quite another: %.3f", near, far);
   for (int i = 0; i < 50; ++i) {

@@ -40,7 +40,8 @@ double ts_tune_run_trial(const ts_tune_job *job, const ts_candidate *candidate, 
                          const char *again, char **why);
 
 /** Run candidates for a few steps each, without variants: of the plan's fastest as many as are wanted, or BY_PLAN
- * of three times as many the next always what promises most by its plan and by what runs before took (tune/belief.h).
+ * of three times as many the next always what promises most by its plan, by what runs before took and by what these
+ * leave open (tune/belief.h).
  * Where a run takes another time than that, the fastest so far runs again to say how the machine is now, and times are
  * as it was at the begin; those that come within 15 % of the fastest, or were it when that was asked, run up to three
  * times more, by turns, of which the mean counts, and other times are as the machine was then.

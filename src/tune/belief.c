@@ -81,6 +81,21 @@ double ts_belief_of(const ts_belief *b, const ts_candidate *candidate) {
   return exp(sum);
 }
 
+/* What it has in common with the runs, by their factor, is known. */
+double ts_belief_doubt(const ts_belief *b, const ts_candidate *candidate) {
+  double *known = ts_malloc(((size_t) b->n + 1) * sizeof *known), rest = covariance(b->space, candidate, candidate);
+  for (int i = 0; i < b->n; ++i) {
+    known[i] = covariance(b->space, candidate, &b->run[i].candidate);
+    for (int j = 0; j < i; ++j) {
+      known[i] -= b->run[i].factor[j] * known[j];
+    }
+    known[i] /= b->run[i].factor[i];
+    rest -= known[i] * known[i];
+  }
+  ts_free(known);
+  return sqrt(fmax(rest, 0)); /* but for rounding it is more */
+}
+
 void ts_belief_clear(ts_belief *b) {
   for (int i = 0; i < b->n; ++i) {
     ts_free(b->run[i].factor);

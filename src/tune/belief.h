@@ -31,6 +31,10 @@ void ts_belief_add(ts_belief *belief, const ts_candidate *candidate, double time
  * Not collective. */
 double ts_belief_of(const ts_belief *belief, const ts_candidate *candidate);
 
+/** As a part of that, how far what is known of a candidate may be off: the standard deviation of the logarithm, the
+ * more the less it has in common with what was seen. Not collective. */
+double ts_belief_doubt(const ts_belief *belief, const ts_candidate *candidate);
+
 /** Free what it owns; it is all zero then. Not collective. */
 void ts_belief_clear(ts_belief *belief);
 
