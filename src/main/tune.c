@@ -173,7 +173,7 @@ static void print_words(const ts_tune_job *job, const ts_candidate *c, ts_text *
   ts_text_add(to, "\n");
 }
 
-static ts_status write_best(const ts_tune_job *job, const ts_candidate *c, const char *path, ts_error *err) {
+ts_status ts_tune_write_deck(const ts_tune_job *job, const ts_candidate *c, const char *path, ts_error *err) {
   ts_text text = {0};
   ts_status status = ts_tune_deck(job, c, &text, err);
   status = status == TS_OK ? ts_write_file(path, text.text, text.length, err) : status;
@@ -478,7 +478,7 @@ static ts_status tell_search(const tuning *t, const ts_search *search, const cha
   }
   fputs(text.text, stdout);
   if (status == TS_OK && any && output != NULL) {
-    status = write_best(&t->job, &search->tried[best].candidate, output, err);
+    status = ts_tune_write_deck(&t->job, &search->tried[best].candidate, output, err);
   }
   if (status == TS_OK && any && t->deck->autotuning.enabled) {
     status = ts_tune_write_results(&t->job, &search->tried[best].candidate, t->deck->autotuning.results_dir,

@@ -55,6 +55,9 @@ ts_status ts_tune_measure(const ts_tune_job *job, const ts_search *search, const
 /** The complete deck of a candidate as text for `train`. \return TS_BAD_INPUT. Not collective. */
 ts_status ts_tune_deck(const ts_tune_job *job, const ts_candidate *c, ts_text *to, ts_error *err);
 
+/** The same to a file. \return TS_BAD_INPUT, also where it cannot be written. Not collective. */
+ts_status ts_tune_write_deck(const ts_tune_job *job, const ts_candidate *c, const char *path, ts_error *err);
+
 /** Leave what DeepSpeed's autotuning leaves: in a directory summary.txt and ds_config_optimal.json, a deck too, and
  * the metrics of the best as json.
  * \param [in] summary      What was printed.

@@ -16,14 +16,6 @@
 
 extern char **environ;
 
-static ts_status write_trial(const ts_tune_job *job, const ts_candidate *c, const char *path, ts_error *err) {
-  ts_text text = {0};
-  ts_status status = ts_tune_deck(job, c, &text, err);
-  status = status == TS_OK ? ts_write_file(path, text.text, text.length, err) : status;
-  ts_text_free(&text);
-  return status;
-}
-
 /* Start a command in a group of its own, its words to a log. \return 0, or the system's error. */
 static int start_trial(const char *command, const char *log, pid_t *child) {
   char *words[] = {"sh", "-c", (char *) command, NULL};
@@ -124,7 +116,7 @@ double ts_tune_run_trial(const ts_tune_job *job, const ts_candidate *candidate, 
   ts_error err = {0};
   double seconds = NAN;
   *why = NULL;
-  if (write_trial(job, candidate, deck, &err) == TS_OK) {
+  if (ts_tune_write_deck(job, candidate, deck, &err) == TS_OK) {
     ts_text command = {0};
     const char *words[] = {trial->program, "train", deck};
     ts_text_add(&command, "%s", trial->launch);

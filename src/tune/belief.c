@@ -6,10 +6,9 @@
 #include <math.h>
 
 /* By how much plans are wrong, as standard deviations of a logarithm: all of a machine together, for the sake of a
- * setting, and what a run of a few steps differs by from another of the same.  As seen: doc/performance.md has plans by
- * the machine alone wrong by 13 to 20 % in one direction, and of eight tables of 30 decks that benchmarks/tune has
- * measured ten trials find the best one by these within 1.7 % in the mean, 4.6 % at most (by half or twice of each: 1.5
- * to 2.3 and 5.0 to 6.9). */
+ * setting, and what a run of a few steps differs by from another of the same.  As seen: plans by the machine alone are
+ * wrong by 13 to 20 % in one direction, and tables of measured decks, replayed, tell half or twice of each from these
+ * by no more than their noise (doc/performance.md, "The search"). */
 static const double MACHINE = 0.3, SETTING = 0.05, RUN = 0.07;
 
 /* From 0 to 1.  Micro-batches of about the same size are alike; one piece has no schedule. */

@@ -24,7 +24,8 @@ typedef struct ts_belief {
   int n, capacity;
 } ts_belief;
 
-/** Take in that a run took so many times, more than none, what was planned. Not collective. */
+/** Take in that a run took so many times what was planned: above 0 and finite, else the process ends. Not collective.
+ */
 void ts_belief_add(ts_belief *belief, const ts_candidate *candidate, double times_plan);
 
 /** How many times its plan a candidate will take, in the median, by the runs that were seen: 1 where there are none.
