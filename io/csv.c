@@ -178,14 +178,17 @@ static int by_column_value(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-double ts_csv_median(const ts_csv *csv, const char *name, int64_t first) {
+/* The numbers of a column from a row on, or of the last row, in ascending order. \return how many; *sorted is the
+ * caller's. */
+static int64_t sort_column(const ts_csv *csv, const char *name, int64_t first, double **sorted) {
   int column = ts_csv_column(csv, name);
   first = first < csv->n_rows ? first : csv->n_rows - 1;
   int64_t n = 0;
+  *sorted = NULL;
   if (column < 0 || csv->n_rows < 1) {
-    return NAN;
+    return 0;
   }
-  double *x = ts_malloc((size_t) (csv->n_rows - first) * sizeof *x);
+  double *x = *sorted = ts_malloc((size_t) (csv->n_rows - first) * sizeof *x);
   for (int64_t i = first; i < csv->n_rows; ++i) {
     double here = csv->values[i * csv->n_columns + column];
     if (!isnan(here)) {
@@ -193,9 +196,25 @@ double ts_csv_median(const ts_csv *csv, const char *name, int64_t first) {
     }
   }
   qsort(x, (size_t) n, sizeof *x, by_column_value);
+  return n;
+}
+
+double ts_csv_median(const ts_csv *csv, const char *name, int64_t first) {
+  double *x;
+  int64_t n = sort_column(csv, name, first, &x);
   double median = n == 0 ? NAN : n % 2 == 1 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
   ts_free(x);
   return median;
+}
+
+double ts_csv_low(const ts_csv *csv, const char *name, int64_t first) {
+  double *x, sum = 0;
+  int64_t n = sort_column(csv, name, first, &x), quarter = n / 4 > 0 ? n / 4 : 1;
+  for (int64_t i = 0; i < quarter && n > 0; ++i) {
+    sum += x[i];
+  }
+  ts_free(x);
+  return n == 0 ? NAN : sum / (double) quarter;
 }
 
 void ts_csv_free(ts_csv *csv) {

@@ -46,6 +46,10 @@ int ts_csv_column(const ts_csv *csv, const char *name);
  * are no number.  NAN: there is no such column, or nothing in it.  Not collective. */
 double ts_csv_median(const ts_csv *csv, const char *name, int64_t first);
 
+/** The mean of the smallest quarter of the same, at least of one: of times, what they are where nothing disturbs.  NAN
+ * as above.  Not collective. */
+double ts_csv_low(const ts_csv *csv, const char *name, int64_t first);
+
 /** Free and empty.  Not collective. */
 void ts_csv_free(ts_csv *csv);
 

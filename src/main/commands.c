@@ -69,7 +69,7 @@ static const ts_option tune_options[] = {
     {"-o", "FILE", NULL, "write the best deck, complete", false},
     {"--measure", "K", "0",
      "run K of the plan's fastest 3 K for a few steps, each chosen by what those before took (or by "
-     "autotuning.tuner_type), those near the fastest up to three times more, by turns, and take the fastest",
+     "autotuning.tuner_type), those near the fastest up to five times more, by turns, and take the fastest",
      false},
     {"--launch", "WORDS", NULL, "what runs tessera on the ranks (default: mpiexec -n N), such as \"srun -n 8\"", false},
     {"--steps", "N", NULL, "steps of a trial that count, behind three that do not (default: 5, or autotuning's)",

@@ -35,16 +35,18 @@ typedef struct ts_tune_trial {
  * \param [in] number  Of the trial, by which its files are called;
  * \param [in] again   and what stands behind it: "", or of another run.
  * \param [out] why    The caller's (ts_free): why it has no time; NULL where it has.
- * \return seconds, the median of the steps that count; NAN: it did not end well. Not collective. */
+ * \return seconds, the mean of the fastest quarter of the steps that count; NAN: it did not end well. Not
+ * collective. */
 double ts_tune_run_trial(const ts_tune_job *job, const ts_candidate *candidate, const ts_tune_trial *trial, int number,
                          const char *again, char **why);
 
 /** Run candidates for a few steps each, without variants: of the plan's fastest as many as are wanted, or BY_PLAN
  * of three times as many the next always what promises most by its plan, by what runs before took and by what these
  * leave open (tune/belief.h).
- * Where a run takes another time than that, the fastest so far runs again to say how the machine is now, and times are
- * as it was at the begin; those that come within 15 % of the fastest, or were it when that was asked, run up to three
- * times more, by turns, of which the mean counts, and other times are as the machine was then.
+ * Where a run takes longer than that, the fastest so far runs again to say how the machine is now, and times are as
+ * where nothing disturbs it; those that come within 25 % of the fastest, at most eight, and those that were it run up
+ * to five times more, by turns, until all take what they took before; of these runs the least counts, and other times
+ * are as the machine was then.
  * Append what they took, and what it costs to believe the plan (regret); one that fails or does not end is a row.
  * \param [out] best     Of the search's rows the one that was fastest; 0 where none ran.
  * \param [out] seconds  Of a step of it; NAN where none ran.

@@ -12,7 +12,7 @@
 /* ---- names ---- */
 
 /* Behind the number: of a trial's first run, and of those that repeat it. */
-static const char *const nth_run[] = {"", "-again", "-again-2", "-again-3"};
+static const char *const nth_run[] = {"", "-again", "-again-2", "-again-3", "-again-4", "-again-5"};
 enum { RUNS = sizeof nth_run / sizeof *nth_run, REPEATS = RUNS - 1 };
 
 static bool is_taken(const char *directory, int number) {
@@ -121,12 +121,10 @@ static int choose_trials(const ts_search *search, const ts_tune_trial *trial, in
 
 /* What came of a trial. */
 typedef struct outcome {
-  int row, number; /* of the search, of the trial */
-  double seconds;  /* as the machine was at the begin, or, once there are finals, as it is in these; NAN: */
-  char *why;       /* owned */
-  double again[REPEATS];
-  int repeats;
-  bool led, is_final; /* it was the fastest so far when the machine's pace was asked for; it runs in the finals */
+  int row, number;    /* of the search, of the trial */
+  double seconds;     /* the least, as the machine was at its best, or, once there are finals, in these; NAN: */
+  char *why;          /* owned */
+  bool led, is_final; /* it was the fastest so far; it runs in the finals */
 } outcome;
 
 /* Trials so far. */
@@ -137,7 +135,7 @@ typedef struct trials {
   outcome *all; /* owned */
   int n;
   ts_belief seen;
-  double pace; /* how many times as long as at the begin anything takes now */
+  double pace; /* how many times as long anything takes now as where nothing else runs */
 } trials;
 
 static const ts_tried *tried_of(const trials *s, int row) {
@@ -186,17 +184,20 @@ static double run_outcome(const trials *s, const outcome *o, const char *again, 
   return ts_tune_run_trial(s->job, &tried_of(s, o->row)->candidate, s->trial, o->number, again, why);
 }
 
-/* A run that takes another time than was expected is that of another kind of deck, or the machine, which others may
- * share, has become another one: the fastest so far says which, once more. */
+/* A run that takes longer than was expected is that of another kind of deck, or the machine, which others may share,
+ * has become slower: the fastest so far says which, once more.  Where it was slower and is not, likewise. */
 static void check_pace(trials *s, double took, double expected, int number) {
   static const double surprise = 1.1;
   const int best = find_fastest(s->all, s->n);
-  if (best >= 0 && fabs(log(took / expected)) > log(surprise)) {
+  if (best >= 0 && (took > surprise * s->pace * expected || (s->pace > 1 && surprise * took < s->pace * expected))) {
+    outcome *fastest = &s->all[best];
     char *again = ts_format("-behind-%d", number), *why;
-    fprintf(stderr, "trial-%d once more, as the machine may have changed\n", s->all[best].number);
-    const double now = run_outcome(s, &s->all[best], again, &why);
-    s->all[best].led = true;
-    s->pace = why == NULL ? now / s->all[best].seconds : s->pace;
+    fprintf(stderr, "trial-%d once more, as the machine may have changed\n", fastest->number);
+    const double now = run_outcome(s, fastest, again, &why);
+    if (why == NULL) {
+      s->pace = now > surprise * fastest->seconds ? now / fastest->seconds : 1;
+      fastest->seconds = fmin(now, fastest->seconds);
+    }
     ts_free(why);
     ts_free(again);
   }
@@ -210,72 +211,72 @@ static void run_next(trials *s, int row, int number) {
   outcome o = {.row = row, .number = number};
   o.seconds = run_outcome(s, &o, nth_run[0], &o.why);
   if (o.why == NULL) {
-    check_pace(s, o.seconds, expected * s->pace, number);
+    check_pace(s, o.seconds, expected, number);
     o.seconds /= s->pace;
   }
   ts_belief_add(&s->seen, &tried_of(s, row)->candidate, (o.why == NULL ? o.seconds : FAILED * expected) / plan);
   s->all[s->n++] = o;
+  const int fastest = find_fastest(s->all, s->n);
+  if (fastest >= 0) {
+    s->all[fastest].led = true;
+  }
 }
 
 /* ---- the last ones ---- */
 
-/* So near the fastest it may be the fastest. */
-static const double NEAR = 1.15;
+/* So near the fastest it may be the fastest; so near what it took before, the machine is quiet; so many run at most,
+ * but for those that were the fastest so far. */
+static const double NEAR = 1.25, QUIET = 1.03;
+enum { FINALISTS = 8 };
 
-static bool is_near(const outcome *all, int best, int i) {
-  return best >= 0 && all[i].seconds <= NEAR * all[best].seconds; /* no NAN is */
-}
-
-static bool are_several_near(const outcome *all, int n) {
-  const int best = find_fastest(all, n);
-  int near = 0;
-  for (int i = 0; i < n; ++i) {
-    near += all[i].is_final && is_near(all, best, i);
+static int choose_finalists(trials *s) {
+  const int best = find_fastest(s->all, s->n);
+  int finalists = 0;
+  for (int i = 0; i < s->n; ++i) {
+    int faster = 0;
+    for (int k = 0; k < s->n; ++k) {
+      faster += s->all[k].seconds < s->all[i].seconds;
+    }
+    s->all[i].is_final =
+        s->all[i].led || (best >= 0 && faster < FINALISTS && s->all[i].seconds <= NEAR * s->all[best].seconds);
   }
-  return near > 1;
-}
-
-/* The geometric one: how many times as long one takes as another is then the mean of that over the rounds, whatever the
- * machine was in each.  Who fails now and then fails. */
-static double mean_of_repeats(const outcome *o) {
-  double sum = 0;
-  for (int i = 0; i < o->repeats && o->why == NULL; ++i) {
-    sum += log(o->again[i]);
+  for (int i = 0; i < s->n; ++i) {
+    finalists += s->all[i].is_final;
   }
-  return o->why == NULL ? exp(sum / o->repeats) : NAN;
+  return finalists;
 }
 
-/* All of them, so that what is compared ran by turns. */
-static void run_finalists(trials *s) {
+/* All of them, so that what is compared ran by turns; of each the least counts, by its runs in these rounds alone: it
+ * may have had a good moment before, and the machine's pace is known by single runs.  Who fails now and then fails.
+ * \return whether any took another time than before. */
+static bool run_by_turns(trials *s, int round) {
+  bool differs = false;
   for (int i = 0; i < s->n; ++i) {
     outcome *o = &s->all[i];
     if (o->is_final && o->why == NULL) {
       fprintf(stderr, "trial-%d once more\n", o->number);
-      o->again[o->repeats] = run_outcome(s, o, nth_run[o->repeats + 1], &o->why);
-      o->repeats += 1;
-      o->seconds = mean_of_repeats(o);
+      const double before = o->seconds, now = run_outcome(s, o, nth_run[round], &o->why);
+      differs = differs || !(fmax(now, before) <= QUIET * fmin(now, before));
+      o->seconds = round == 1 || o->why != NULL ? now : fmin(now, before);
     }
   }
+  return differs;
 }
 
-/* A run may have had a good moment, and the machine's pace is known by single runs: so those that come near the
- * fastest, or were it, run by turns, and these runs count; the others take so many times as long, or short, as these
- * together.  \return whether there were any. */
+/* Those that come near the fastest, or were it, until nothing changes; the others take so many times as long, or short,
+ * as these together.  \return whether there were any. */
 static bool run_finals(trials *s) {
+  if (choose_finalists(s) < 2) {
+    return false;
+  }
   double before = 0, after = 0, *first = ts_calloc((size_t) s->n + 1, sizeof *first);
-  const int best = find_fastest(s->all, s->n);
   for (int i = 0; i < s->n; ++i) {
     first[i] = s->all[i].seconds;
   }
-  for (int i = 0; i < s->n; ++i) {
-    s->all[i].is_final = is_near(s->all, best, i) || s->all[i].led;
-  }
-  const bool any = are_several_near(s->all, s->n);
-  for (int round = 0; round < REPEATS && are_several_near(s->all, s->n); ++round) {
-    run_finalists(s);
+  for (int round = 1; round <= REPEATS && run_by_turns(s, round); ++round) {
   }
   for (int i = 0; i < s->n; ++i) {
-    bool counts = any && s->all[i].is_final && s->all[i].why == NULL;
+    bool counts = s->all[i].is_final && s->all[i].why == NULL;
     before += counts ? first[i] : 0;
     after += counts ? s->all[i].seconds : 0;
   }
@@ -283,17 +284,16 @@ static bool run_finals(trials *s) {
     s->all[i].seconds *= s->all[i].is_final ? 1 : after / before;
   }
   ts_free(first);
-  return any;
+  return true;
 }
 
 /* ---- all ---- */
 
 static void print_trials(const trials *s, bool finals, ts_text *to) {
-  ts_text_add(to, "\nmeasured: the median of %lld steps behind %lld%s\n%4s %10s %10s %8s\n",
+  ts_text_add(to, "\nmeasured: the fastest quarter of %lld steps behind %lld%s\n%4s %10s %10s %8s\n",
               (long long) s->trial->steps, (long long) s->trial->warm,
-              finals ? ", of what came near the fastest up to three times more by turns, times as the machine was then"
-                     : "",
-              "", "plan ms", "run ms", "plan is");
+              finals ? ", of what came near the fastest the least of up to five runs more by turns" : "", "", "plan ms",
+              "run ms", "plan is");
   for (int i = 0; i < s->n; ++i) {
     const outcome *o = &s->all[i];
     print_trial(s->job, tried_of(s, o->row), number_in_table(s->search, o->row), o->number, o->seconds, o->why, to);
