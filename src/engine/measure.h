@@ -48,7 +48,7 @@ ts_status ts_measure_models(const ts_measuring *measuring, ts_measured *measured
 
 /** A step of a deck, seconds. */
 typedef struct ts_measured_step {
-  double measured; /**< The median of so many, */
+  double measured; /**< The mean of the fastest quarter of so many, */
   int turns;
   double planned; /**< and what the clock (run/clock.h) says of it, by the nodes of as many others; on rank 0. */
   bool in_turns;  /**< These were in between; false: behind them, as there is no room for two engines. */

@@ -82,7 +82,7 @@ static double seconds_of_collective(messages *m, collective *run, size_t bytes, 
     m->comm->ops->barrier(m->comm);
     seconds[i] = (ts_seconds() - start) / times;
   }
-  return ts_median(seconds, RUNS);
+  return ts_least_quarter(seconds, RUNS);
 }
 
 static void measure_group(messages *m, ts_measured *measured) {
@@ -125,7 +125,7 @@ static void measure_line(messages *m, ts_measured *measured) {
     }
     if (to != NULL) {
       ts_work work = ts_message_work(TS_OP_SEND, TS_F32, 2, away ? 1 : 2, (double) bytes);
-      ts_measured_add(measured, &work, ts_median(seconds, RUNS));
+      ts_measured_add(measured, &work, ts_least_quarter(seconds, RUNS));
     }
     ts_message_line_destroy(&to);
     ts_message_line_destroy(&from);

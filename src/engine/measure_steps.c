@@ -65,7 +65,7 @@ static int by_work(const void *a, const void *b) {
   return order != 0 ? order : (x->seconds > y->seconds) - (x->seconds < y->seconds);
 }
 
-/* Seconds of a step: the median. */
+/* Seconds of a step. */
 static double run_steps(ts_world *world, ts_engine *engine, const ts_batch *batch, int steps) {
   enum { MOST = 16 };
   double seconds[MOST];
@@ -76,7 +76,7 @@ static double run_steps(ts_world *world, ts_engine *engine, const ts_batch *batc
     (void) ts_engine_train_step(engine, &(ts_step_input){.batch = batch});
     seconds[s] = ts_seconds() - start;
   }
-  return ts_median(seconds, steps);
+  return ts_least_quarter(seconds, steps);
 }
 
 static ts_status open_engine(ts_world *world, ts_deck *deck, ts_engine **engine, ts_error *err) {
@@ -93,10 +93,10 @@ static ts_status open_engine(ts_world *world, ts_deck *deck, ts_engine **engine,
   return status;
 }
 
-enum { FEWEST_TURNS = 3, FEW_TURNS = 5, MOST_TURNS = 25 };
+enum { FEWEST_TURNS = 3, FEW_TURNS = 5, MOST_TURNS = 64 };
 
 /* Steps that are observed, and between them others that are timed, as the speed of a machine that others share changes
- * within seconds. */
+ * within seconds.  Of both the fastest quarter counts. */
 typedef struct turns {
   observations o;
   int n, end[MOST_TURNS];                         /* of o.seen, where each step ends */
@@ -143,16 +143,15 @@ static void replace_all(const samples *from, ts_measured *m) {
   }
 }
 
-/* Of the steps that were observed the middle half by their time: all that happened in these belongs to a step, also
- * what interrupts a node now and then, which no single node's median shows. */
-static void keep_middle_half(const turns *t, samples *to) {
+/* Of the steps that were observed the fastest quarter, whole: all that happened in these belongs to a step, and no sum
+ * of what each node took in steps of its own would be one. \return seconds of such a step. */
+static double keep_fastest_quarter(const turns *t, samples *to) {
   double sorted[MOST_TURNS];
   samples kept = {0};
   memcpy(sorted, t->observed, sizeof sorted);
-  (void) ts_median(sorted, t->n); /* sorts */
-  double least = sorted[t->n / 4], most = sorted[t->n - 1 - t->n / 4];
+  const double seconds = ts_least_quarter(sorted, t->n), most = sorted[t->n / 4 > 0 ? t->n / 4 - 1 : 0];
   for (int i = 0, begin = 0; i < t->n; begin = t->end[i++]) {
-    for (int k = begin; k < t->end[i] && t->observed[i] >= least && t->observed[i] <= most; ++k) {
+    for (int k = begin; k < t->end[i] && t->observed[i] <= most; ++k) {
       const ts_work work = ts_node_work(t->o.program, t->o.seen[k].node, t->o.node);
       append_sample(&kept, &work, t->o.seen[k].seconds);
     }
@@ -162,6 +161,7 @@ static void keep_middle_half(const turns *t, samples *to) {
     append_sample(to, &kept.sample[i].work, kept.sample[i].seconds);
   }
   ts_free(kept.sample);
+  return seconds;
 }
 
 /* ---- steps of a deck ---- */
@@ -212,10 +212,10 @@ static double planned_seconds(const ts_engine *e, int node, const ts_measured *m
   return seconds;
 }
 
-/* As many as take some ten seconds, and a few in any case. */
+/* As many as take some twenty seconds, as what disturbs a machine may last as long, and a few in any case. */
 static int turns_of(double seconds) {
   const double slow = 10;
-  return (int) fmin(fmax(5 / seconds, seconds > slow ? FEWEST_TURNS : FEW_TURNS), MOST_TURNS);
+  return (int) fmin(fmax(10 / seconds, seconds > slow ? FEWEST_TURNS : FEW_TURNS), MOST_TURNS);
 }
 
 /* What rank 0 has stands for all. */
@@ -298,9 +298,9 @@ ts_status ts_measure_deck(ts_world *world, ts_deck *deck, ts_measured *m, ts_mea
     t.o.program = ts_engine_program(open);
     take_turns(world, open, timed, batch, n, &t);
     samples own = {0};
-    keep_middle_half(&t, &own);
+    (void) keep_fastest_quarter(&t, &own);
     share_samples(world, &own, m);
-    step->measured = ts_median(t.timed, n);
+    step->measured = ts_least_quarter(t.timed, n);
     step->planned = ts_world_rank(world) == 0 ? planned_seconds(open, t.o.node, m) : 0;
     ts_free(own.sample);
     ts_free(t.o.seen);
@@ -365,7 +365,7 @@ ts_status ts_measure_open(ts_measuring *of, ts_error *err) {
   return status;
 }
 
-/* What a step takes beside its nodes: the median. */
+/* What a step takes beside its nodes: the median, as a rest has errors of both kinds. */
 static double rest_beside_nodes(const turns *t) {
   double rest[MOST_TURNS];
   for (int i = 0, k = 0; i < t->n; ++i) {
@@ -385,8 +385,16 @@ static double rest_of_recorded(double whole, const turns *t) {
   return whole - nodes / t->n;
 }
 
-/* By each rank alone. \param [out] rest  What a step takes beside its nodes; may be NULL. */
-static ts_status measure_steps(ts_world *world, ts_deck *deck, samples *all, double *rest, int *nodes, ts_error *err) {
+/* What was seen of the nodes of a step that took so long. */
+typedef struct seen_step {
+  samples own;
+  double seconds;
+} seen_step;
+
+/* By each rank alone. \param [in,out] best  Seconds of a step, and what was seen of its nodes, if it is faster.
+ * \param [out] rest  What a step takes beside its nodes; may be NULL. */
+static ts_status measure_steps(ts_world *world, ts_deck *deck, seen_step *best, double *rest, int *nodes,
+                               ts_error *err) {
   enum { FEW = 5, MANY = 15 };
   ts_world *alone = ts_world_alone(world);
   ts_engine *engine = NULL;
@@ -403,7 +411,14 @@ static ts_status measure_steps(ts_world *world, ts_deck *deck, samples *all, dou
       *rest = recorded ? rest_of_recorded(run_steps(world, engine, batch, MANY), &t) : rest_beside_nodes(&t);
       *nodes = t.o.n / t.n;
     }
-    keep_middle_half(&t, all);
+    samples own = {0};
+    const double seconds = keep_fastest_quarter(&t, &own);
+    if (best->own.n == 0 || seconds < best->seconds) {
+      ts_free(best->own.sample);
+      *best = (seen_step){own, seconds};
+    } else {
+      ts_free(own.sample);
+    }
     ts_free(t.o.seen);
     ts_batch_destroy(&batch);
   }
@@ -412,11 +427,14 @@ static ts_status measure_steps(ts_world *world, ts_deck *deck, samples *all, dou
   return status;
 }
 
+enum { TYPES = 2, MOST_MICRO_BATCHES = 2, N_MODELS = sizeof models / sizeof *models };
+
 /* A model, in both types, with as many micro-batches as it may have; of the first what a step takes beside its nodes,
  * as that of a large one is lost in the noise. */
-static ts_status measure_model(const ts_measuring *of, int model, samples *all, ts_measured *m, ts_error *err) {
+static ts_status measure_model(const ts_measuring *of, int model, seen_step best[TYPES][MOST_MICRO_BATCHES],
+                               ts_measured *m, ts_error *err) {
   ts_status status = TS_OK;
-  for (int type = 0; type < 2; ++type) {
+  for (int type = 0; type < TYPES; ++type) {
     for (int n = 1; n <= models[model].micro_batches && status == TS_OK; ++n) {
       ts_deck *deck = NULL;
       ts_dtype dtype = type == 0 ? TS_F32 : of->low;
@@ -424,7 +442,8 @@ static ts_status measure_model(const ts_measuring *of, int model, samples *all, 
       int nodes = 1;
       status = read_model(models[model].text, of->device, of->threads, dtype, n, &deck, err);
       bool first = model == 0 && type == 0 && n == 1;
-      status = status == TS_OK ? measure_steps(of->world, deck, all, first ? &rest : NULL, &nodes, err) : status;
+      status = status == TS_OK ? measure_steps(of->world, deck, &best[type][n - 1], first ? &rest : NULL, &nodes, err)
+                               : status;
       if (first && rest / 2 < m->step) {
         m->step = fmax(rest, 0) / 2;
         m->instruction = m->step / (nodes > 0 ? nodes : 1);
@@ -435,14 +454,22 @@ static ts_status measure_model(const ts_measuring *of, int model, samples *all, 
   return status;
 }
 
-/* Twice, as what disturbs a machine comes and goes. */
+/* Twice, the faster time of each, as what disturbs a machine comes and goes. */
 ts_status ts_measure_models(const ts_measuring *of, ts_measured *m, ts_error *err) {
   m->step = INFINITY;
-  const int n_models = of->quick ? 1 : (int) (sizeof models / sizeof *models), turns = of->quick ? 1 : 2;
+  const int n_models = of->quick ? 1 : N_MODELS, turns = of->quick ? 1 : 2;
   ts_status status = TS_OK;
+  seen_step best[N_MODELS][TYPES][MOST_MICRO_BATCHES] = {0};
   samples all = {0};
   for (int i = 0; i < turns * n_models && status == TS_OK; ++i) {
-    status = measure_model(of, i % n_models, &all, m, err);
+    status = measure_model(of, i % n_models, best[i % n_models], m, err);
+  }
+  for (int i = 0; i < N_MODELS * TYPES * MOST_MICRO_BATCHES; ++i) {
+    samples *own = &best[i / (TYPES * MOST_MICRO_BATCHES)][i / MOST_MICRO_BATCHES % TYPES][i % MOST_MICRO_BATCHES].own;
+    for (int k = 0; k < own->n; ++k) {
+      append_sample(&all, &own->sample[k].work, own->sample[k].seconds);
+    }
+    ts_free(own->sample);
   }
   average(&all);
   replace_all(&all, m);

@@ -59,6 +59,16 @@ double ts_median(double *value, int n) {
   return value[n / 2];
 }
 
+double ts_least_quarter(double *value, int n) {
+  const int quarter = n / 4 > 0 ? n / 4 : 1;
+  double sum = 0;
+  (void) ts_median(value, n);
+  for (int i = 0; i < quarter; ++i) {
+    sum += value[i];
+  }
+  return sum / quarter;
+}
+
 /* A device is given several at once, and waited for once. */
 static double product_rate(const product *p, const ts_kernel *kernel, const ts_kernel_call *call, double flops,
                            double seconds, bool typical) {

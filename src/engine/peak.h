@@ -11,6 +11,10 @@
 /** Sorts \a n values, at least one, ascending. \return the median. Not collective. */
 double ts_median(double *value, int n);
 
+/** Sorts likewise. \return the mean of the least quarter, at least of one: of times, what they are where nothing else
+ * uses the machine, as that makes some longer and none shorter. Not collective. */
+double ts_least_quarter(double *value, int n);
+
 /** c [m][n] = a b over k; what is turned lies as its transpose in memory. */
 typedef struct ts_product_shape {
   int64_t m, n, k;

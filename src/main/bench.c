@@ -77,7 +77,7 @@ static ts_status measure_all(const ts_measuring *of, const char *files, ts_measu
 
 /* How far what will be planned by these times is off. */
 static void say_step(const ts_measured_step *step) {
-  ts_log(TS_LOG_INFO, "a step: %.1f ms, the median of %d; planned by its nodes: %.1f ms (%+.1f %%)%s",
+  ts_log(TS_LOG_INFO, "a step: %.1f ms, the fastest quarter of %d; planned by its nodes: %.1f ms (%+.1f %%)%s",
          1e3 * step->measured, step->turns, 1e3 * step->planned, 100 * (step->planned / step->measured - 1),
          step->in_turns ? "" : ", which were observed behind these, by an engine of their own");
 }

@@ -43,10 +43,10 @@ double ts_tune_run_trial(const ts_tune_job *job, const ts_candidate *candidate, 
 /** Run candidates for a few steps each, without variants: of the plan's fastest as many as are wanted, or BY_PLAN
  * of three times as many the next always what promises most by its plan, by what runs before took and by what these
  * leave open (tune/belief.h).
- * Where a run takes longer than that, the fastest so far runs again to say how the machine is now, and times are as
- * where nothing disturbs it; those that come within 25 % of the fastest, at most eight, and those that were it run up
- * to five times more, by turns, until all take what they took before; of these runs the least counts, and other times
- * are as the machine was then.
+ * Where a run takes a tenth longer than that, or less after that, the fastest so far runs again to say how the machine
+ * is now, and times are as where nothing disturbs it; those that come within 25 % of the fastest, at most eight, and
+ * those that were it run up to five times more, by turns, until these take what they took before; of these runs the
+ * least counts, and other times are as the machine was then.
  * Append what they took, and what it costs to believe the plan (regret); one that fails or does not end is a row.
  * \param [out] best     Of the search's rows the one that was fastest; 0 where none ran.
  * \param [out] seconds  Of a step of it; NAN where none ran.

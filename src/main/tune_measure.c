@@ -122,7 +122,7 @@ static int choose_trials(const ts_search *search, const ts_tune_trial *trial, in
 /* What came of a trial. */
 typedef struct outcome {
   int row, number;    /* of the search, of the trial */
-  double seconds;     /* the least, as the machine was at its best, or, once there are finals, in these; NAN: */
+  double seconds;     /* as if nothing else had run; once there are finals, the least of these; NAN: */
   char *why;          /* owned */
   bool led, is_final; /* it was the fastest so far; it runs in the finals */
 } outcome;
@@ -184,19 +184,35 @@ static double run_outcome(const trials *s, const outcome *o, const char *again, 
   return ts_tune_run_trial(s->job, &tried_of(s, o->row)->candidate, s->trial, o->number, again, why);
 }
 
-/* A run that takes longer than was expected is that of another kind of deck, or the machine, which others may share,
- * has become slower: the fastest so far says which, once more.  Where it was slower and is not, likewise. */
+static void believe(trials *s, int row, double seconds) {
+  const ts_tried *t = tried_of(s, row);
+  ts_belief_add(&s->seen, &t->candidate, seconds / ts_tried_seconds(t, s->job->timing));
+}
+
+/* May the machine have become another one?  By a run that takes longer than was expected: but it may be that of
+ * another kind of deck.  Where it was slower, by one that takes less than would be expected then, or that would be the
+ * fastest. */
+static bool is_surprise(const trials *s, double took, double expected, double fastest) {
+  static const double much = 1.1;
+  return took > much * s->pace * expected ||
+         (s->pace > 1 && (much * took < s->pace * expected || took < s->pace * fastest));
+}
+
+/* The fastest so far says how fast the machine is, which others may share, once more. */
 static void check_pace(trials *s, double took, double expected, int number) {
-  static const double surprise = 1.1;
+  static const double slower = 1.1;
   const int best = find_fastest(s->all, s->n);
-  if (best >= 0 && (took > surprise * s->pace * expected || (s->pace > 1 && surprise * took < s->pace * expected))) {
+  if (best >= 0 && is_surprise(s, took, expected, s->all[best].seconds)) {
     outcome *fastest = &s->all[best];
     char *again = ts_format("-behind-%d", number), *why;
     fprintf(stderr, "trial-%d once more, as the machine may have changed\n", fastest->number);
     const double now = run_outcome(s, fastest, again, &why);
     if (why == NULL) {
-      s->pace = now > surprise * fastest->seconds ? now / fastest->seconds : 1;
-      fastest->seconds = fmin(now, fastest->seconds);
+      s->pace = now > slower * fastest->seconds ? now / fastest->seconds : 1;
+      if (now < fastest->seconds) {
+        fastest->seconds = now;
+        believe(s, fastest->row, now);
+      }
     }
     ts_free(why);
     ts_free(again);
@@ -207,14 +223,14 @@ static void check_pace(trials *s, double took, double expected, int number) {
 static const double FAILED = 2;
 
 static void run_next(trials *s, int row, int number) {
-  const double plan = ts_tried_seconds(tried_of(s, row), s->job->timing), expected = expected_seconds(s, row);
+  const double expected = expected_seconds(s, row);
   outcome o = {.row = row, .number = number};
   o.seconds = run_outcome(s, &o, nth_run[0], &o.why);
   if (o.why == NULL) {
     check_pace(s, o.seconds, expected, number);
     o.seconds /= s->pace;
   }
-  ts_belief_add(&s->seen, &tried_of(s, row)->candidate, (o.why == NULL ? o.seconds : FAILED * expected) / plan);
+  believe(s, row, o.why == NULL ? o.seconds : FAILED * expected);
   s->all[s->n++] = o;
   const int fastest = find_fastest(s->all, s->n);
   if (fastest >= 0) {
@@ -224,76 +240,109 @@ static void run_next(trials *s, int row, int number) {
 
 /* ---- the last ones ---- */
 
-/* So near the fastest it may be the fastest; so near what it took before, the machine is quiet; so many run at most,
- * but for those that were the fastest so far. */
-static const double NEAR = 1.25, QUIET = 1.03;
-enum { FINALISTS = 8 };
+/* So near the fastest it may be the fastest; if it was that, in a moment when the machine was slow, from farther away.
+ * So near what it took before, nothing disturbs. */
+static const double NEAR = 1.25, LED = 1.75, QUIET = 1.03;
 
-static int choose_finalists(trials *s) {
+enum { NEAREST = 8 }; /* at most, beside those that led */
+
+static bool is_near(const trials *s, int i) {
   const int best = find_fastest(s->all, s->n);
-  int finalists = 0;
-  for (int i = 0; i < s->n; ++i) {
-    int faster = 0;
-    for (int k = 0; k < s->n; ++k) {
-      faster += s->all[k].seconds < s->all[i].seconds;
-    }
-    s->all[i].is_final =
-        s->all[i].led || (best >= 0 && faster < FINALISTS && s->all[i].seconds <= NEAR * s->all[best].seconds);
+  int before = 0;
+  for (int k = 0; k < s->n; ++k) {
+    before += s->all[k].seconds < s->all[i].seconds || (k < i && s->all[k].seconds == s->all[i].seconds);
   }
+  return best >= 0 && before < NEAREST && s->all[i].seconds <= NEAR * s->all[best].seconds; /* no NAN is */
+}
+
+/* Of those that run in the finals, and have not failed. */
+static int count_finalists(const trials *s) {
+  int n = 0;
   for (int i = 0; i < s->n; ++i) {
-    finalists += s->all[i].is_final;
+    n += s->all[i].is_final && s->all[i].why == NULL;
   }
-  return finalists;
+  return n;
 }
 
 /* All of them, so that what is compared ran by turns; of each the least counts, by its runs in these rounds alone: it
  * may have had a good moment before, and the machine's pace is known by single runs.  Who fails now and then fails.
- * \return whether any took another time than before. */
+ * \return whether any that may be the fastest took another time than before. */
 static bool run_by_turns(trials *s, int round) {
+  double *ratio = ts_calloc((size_t) s->n + 1, sizeof *ratio);
   bool differs = false;
   for (int i = 0; i < s->n; ++i) {
     outcome *o = &s->all[i];
     if (o->is_final && o->why == NULL) {
-      fprintf(stderr, "trial-%d once more\n", o->number);
+      fprintf(stderr, "trial-%d once more: round %d, of up to %d\n", o->number, round, REPEATS);
       const double before = o->seconds, now = run_outcome(s, o, nth_run[round], &o->why);
-      differs = differs || !(fmax(now, before) <= QUIET * fmin(now, before));
+      ratio[i] = fmax(now, before) / fmin(now, before);
       o->seconds = round == 1 || o->why != NULL ? now : fmin(now, before);
     }
   }
+  const int best = find_fastest(s->all, s->n);
+  for (int i = 0; i < s->n; ++i) {
+    differs = differs || (ratio[i] > QUIET && s->all[i].seconds <= NEAR * s->all[best].seconds);
+  }
+  ts_free(ratio);
   return differs;
 }
 
-/* Those that come near the fastest, or were it, until nothing changes; the others take so many times as long, or short,
- * as these together.  \return whether there were any. */
-static bool run_finals(trials *s) {
-  if (choose_finalists(s) < 2) {
-    return false;
+/* As before the finals, of which nothing is left: what ran there has ended, maybe with the job. */
+static void forget_finals(trials *s, const double *first) {
+  fprintf(stderr, "none of these ran to its end: times are those from before\n");
+  for (int i = 0; i < s->n; ++i) {
+    outcome *o = &s->all[i];
+    if (o->is_final) {
+      ts_free(o->why);
+      o->why = NULL;
+      o->seconds = first[i];
+      o->is_final = false;
+    }
   }
+}
+
+/* Those that come near the fastest, or were it, until nothing changes; the others take so many times as long, or short,
+ * as the near ones together: none is the faster for that.  \return whether there were any. */
+static bool run_finals(trials *s) {
   double before = 0, after = 0, *first = ts_calloc((size_t) s->n + 1, sizeof *first);
+  bool *near = ts_calloc((size_t) s->n + 1, sizeof *near);
+  const int best = find_fastest(s->all, s->n);
   for (int i = 0; i < s->n; ++i) {
     first[i] = s->all[i].seconds;
-  }
-  for (int round = 1; round <= REPEATS && run_by_turns(s, round); ++round) {
+    near[i] = is_near(s, i);
   }
   for (int i = 0; i < s->n; ++i) {
-    bool counts = s->all[i].is_final && s->all[i].why == NULL;
+    s->all[i].is_final = near[i] || (s->all[i].led && first[i] <= LED * first[best]);
+  }
+  const bool any = count_finalists(s) > 1;
+  for (int round = 1; any && round <= REPEATS && count_finalists(s) > 1 && run_by_turns(s, round); ++round) {
+  }
+  if (any && count_finalists(s) == 0) {
+    forget_finals(s, first);
+  }
+  for (int i = 0; i < s->n; ++i) {
+    bool counts = any && near[i] && s->all[i].is_final && s->all[i].why == NULL;
     before += counts ? first[i] : 0;
     after += counts ? s->all[i].seconds : 0;
   }
   for (int i = 0; i < s->n && before > 0; ++i) {
     s->all[i].seconds *= s->all[i].is_final ? 1 : after / before;
   }
+  ts_free(near);
   ts_free(first);
-  return true;
+  return before > 0;
 }
 
 /* ---- all ---- */
 
 static void print_trials(const trials *s, bool finals, ts_text *to) {
-  ts_text_add(to, "\nmeasured: the fastest quarter of %lld steps behind %lld%s\n%4s %10s %10s %8s\n",
-              (long long) s->trial->steps, (long long) s->trial->warm,
-              finals ? ", of what came near the fastest the least of up to five runs more by turns" : "", "", "plan ms",
-              "run ms", "plan is");
+  ts_text_add(
+      to, "\nmeasured: the fastest quarter of %lld steps behind %lld%s\n%4s %10s %10s %8s\n",
+      (long long) s->trial->steps, (long long) s->trial->warm,
+      finals
+          ? ", of what came near the fastest the least of up to five runs more by turns, times as the machine was then"
+          : "",
+      "", "plan ms", "run ms", "plan is");
   for (int i = 0; i < s->n; ++i) {
     const outcome *o = &s->all[i];
     print_trial(s->job, tried_of(s, o->row), number_in_table(s->search, o->row), o->number, o->seconds, o->why, to);

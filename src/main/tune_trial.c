@@ -82,11 +82,34 @@ static bool wait_for_trial(pid_t child, double seconds, int *how) {
   return !asked;
 }
 
+static bool was_skipped(const ts_csv *csv, int64_t row) {
+  const int column = ts_csv_column(csv, "skipped");
+  const double *at = csv->values + row * csv->n_columns;
+  return column >= 0 && at[column] > (row > 0 ? at[column - csv->n_columns] : 0);
+}
+
+/* A step that overflowed has no update, and so no time; unless all have. */
+static void drop_skipped(ts_csv *csv, int64_t warm) {
+  const int seconds = ts_csv_column(csv, "step_seconds");
+  bool others = false;
+  for (int64_t i = warm; i < csv->n_rows; ++i) {
+    others = others || !was_skipped(csv, i);
+  }
+  for (int64_t i = warm; i < csv->n_rows && seconds >= 0 && others; ++i) {
+    double *here = &csv->values[i * csv->n_columns + seconds];
+    *here = was_skipped(csv, i) ? NAN : *here;
+  }
+}
+
 /* By the steps that count: what disturbs them, as others on the machine do, makes some of them longer and none shorter.
  * NAN: there are none. */
 static double read_seconds(const char *metrics, int64_t warm) {
   ts_csv csv;
-  double seconds = ts_csv_read(metrics, &csv, NULL) == TS_OK ? ts_csv_low(&csv, "step_seconds", warm) : NAN;
+  double seconds = NAN;
+  if (ts_csv_read(metrics, &csv, NULL) == TS_OK) {
+    drop_skipped(&csv, warm);
+    seconds = ts_csv_low(&csv, "step_seconds", warm);
+  }
   ts_csv_free(&csv);
   return seconds;
 }
