@@ -99,6 +99,7 @@ mkdir -p "$directory"
 { echo step,step_seconds; for i in 1 2 3 4 5; do echo "$i,$s"; done; } > "$directory/metrics.csv"
 END
   tune --measure 1 --launch false --results slow
+  ok "as many steps as take two seconds, at most" grep -q '^measured: the fastest quarter of 20 steps behind 3$' "$scratch/out"
   ok "(the plan's first three have micro-batches of two)" is "$(sed -n 's/^ *[123] .* \([0-9][0-9]*\)  *none .*/\1/p' "$scratch/out" | tr '\n' ' ')" "2 2 2 "
   TWO=0.0015 tune --measure 10 --launch 'sh slow.sh' --results many --steps 2
   ok "of ten that take the same eight run again, once" is "$(find many -name '*-again.log' | wc -l) $(find many -name '*-again-2.log' | wc -l)" "8 0"

@@ -429,9 +429,16 @@ static ts_tune_order order_of_trials(const ts_deck *deck) {
                                                                        : TS_TUNE_BY_SPACE;
 }
 
+/* That count where nobody says how many: some that take no longer than it takes to start, as the fastest quarter of
+ * twenty is found again by another run (doc/performance.md, "The search"), and a few in any case. */
+static int64_t default_steps(double seconds_of_step) {
+  const double few = 5, many = 20, seconds = 2;
+  return (int64_t) fmin(fmax(seconds / seconds_of_step, few), many);
+}
+
 /* As the command line says, else the deck's `autotuning`. */
-static ts_tune_trial trial_of(const tuning *t, const char *launch, const char *program) {
-  enum { WARM = 3, STEPS = 5 };
+static ts_tune_trial trial_of(const tuning *t, double seconds_of_step, const char *launch, const char *program) {
+  enum { WARM = 3 };
   const ts_deck *deck = t->deck;
   const bool enabled = deck->autotuning.enabled;
   const char *results = ts_argument(t->arguments, "--results");
@@ -442,7 +449,7 @@ static ts_tune_trial trial_of(const tuning *t, const char *launch, const char *p
                          .warm = enabled ? deck->autotuning.start_profile_step - 1 : WARM,
                          .steps = t->n.steps > 0 ? t->n.steps
                                   : enabled      ? profiled
-                                                 : STEPS,
+                                                 : default_steps(seconds_of_step),
                          .seconds = (double) t->n.patience,
                          .most = number_of_trials(t),
                          .stop = enabled ? deck->autotuning.tuner_early_stopping : 0,
@@ -466,7 +473,7 @@ static ts_status tell_search(const tuning *t, const ts_search *search, const cha
   ts_text_add(&text, "%s", json ? "" : said);
   (json ? ts_tune_print_json(&t->job, search, &text) : ts_tune_print(&t->job, search, (int) t->n.top, &text));
   const ts_tune_trial trial =
-      trial_of(t, launch != NULL ? launch : ranks, length > 0 ? program : t->arguments->command->name);
+      trial_of(t, seconds, launch != NULL ? launch : ranks, length > 0 ? program : t->arguments->command->name);
   if (trial.most > 0 && any) {
     double took;
     status = ts_tune_measure(&t->job, search, &trial, &best, &took, &trials, err);
