@@ -140,6 +140,12 @@ def middle(values):
     return sorted(values)[len(values) // 2]
 
 
+def quiet(values):
+    """Of the fastest quarter: nothing makes a step shorter (doc/performance.md, "The search")."""
+    quarter = max(1, len(values) // 4)
+    return sum(sorted(values)[:quarter]) / quarter
+
+
 def in_turns(name, steps, words, command, device):
     """Fewer than 100 steps of fewer than 16384 tokens, as benchmarks/step warms up; a step of each by turns: what else the machine does meets all of them."""
     ours = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -165,7 +171,9 @@ def in_turns(name, steps, words, command, device):
     for how in peers:
         say(name, words + [how], middle(seconds[how]), device)
         ratio = middle([peer / own for peer, own in zip(seconds[how], seconds["ours"])])
-        print(f"  {ratio:.2f} times the step of Tessera beside it (median of {steps} pairs)", flush=True)
+        least = quiet(seconds[how]) / quiet(seconds["ours"])
+        print(f"  {ratio:.2f} times the step of Tessera beside it (median of {steps} pairs), {least:.2f} times by the fastest quarters "
+              f"({1e3 * quiet(seconds[how]):.0f}, {1e3 * quiet(seconds['ours']):.0f} ms)", flush=True)
 
 
 def main():

@@ -8,11 +8,12 @@
  * First the peak: the best of five square products up to 4096^3 (on a GPU: one of 8192^3) in the deck's working dtype,
  * through the same kernels with the same threads, on all ranks at once.  Then steps on made-up tokens; the median
  * counts.  A processor that others share has no one speed: so there a few such products stand beside each step, and the
- * median of the steps' parts of those before and behind them is the other figure.  Model FLOPs are the causal half,
- * 6 N + 6 L C T a token, and on a GPU also 6 N + 12 L C T, each as a part of the datasheet's rate (run/program.h).  The
- * table says where the time of a few more steps went that were observed, by op and by what its nodes work on, on rank
- * 0, and how much of it nothing goes below: the operations at that peak or, on a GPU, the bytes that must move at the
- * rate of a copy, whichever takes longer. */
+ * median of the steps' parts of those before and behind them is the other figure; a third one is that of the fastest
+ * quarter of the steps and the fastest of all products, as nothing makes these faster.  Model FLOPs are the causal
+ * half, 6 N + 6 L C T a token, and on a GPU also 6 N + 12 L C T, each as a part of the datasheet's rate
+ * (run/program.h).  The table says where the time of a few more steps went that were observed, by op and by what its
+ * nodes work on, on rank 0, and how much of it nothing goes below: the operations at that peak or, on a GPU, the bytes
+ * that must move at the rate of a copy, whichever takes longer. */
 #include "base/log.h"
 #include "base/memory.h"
 #include "engine/engine.h"
@@ -20,6 +21,7 @@
 #include "engine/peak.h"
 #include "engine/workings.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -188,6 +190,8 @@ typedef struct measured {
   double flops, flops_full; /* of all ranks */
   double sp_bytes;          /* rank 0 sends them along sp in a step */
   double beside; /* the median of rates as parts of the products before and behind a step; 0: there are none */
+  double square; /* FLOP/s of the fastest of these products */
+  double quiet;  /* seconds: of the fastest quarter of the steps */
   ts_step_result last;
 } measured;
 
@@ -211,7 +215,7 @@ static void say_turn(const ts_world *world, double seconds) {
 /* With products beside them where there is a yardstick. */
 static measured run_steps(ts_engine *engine, ts_world *world, const ts_batch *batch, int steps, const yardstick *y) {
   step_times times[MOST_STEPS];
-  double part[MOST_STEPS], before = y != NULL ? rate_of_square(y, y->size, true) : 0;
+  double part[MOST_STEPS], seconds[MOST_STEPS], before = y != NULL ? rate_of_square(y, y->size, true) : 0;
   measured m = {0};
   for (int s = 0; s < steps; ++s) {
     ts_comm *all = ts_world_all(world);
@@ -221,6 +225,8 @@ static measured run_steps(ts_engine *engine, ts_world *world, const ts_batch *ba
     say_turn(world, times[s].seconds);
     double behind = y != NULL ? rate_of_square(y, y->size, true) : 0;
     part[s] = 2 / (before + behind) / times[s].seconds;
+    seconds[s] = times[s].seconds;
+    m.square = fmax(m.square, fmax(before, behind));
     before = behind;
     times[s].communication = m.last.communication_seconds;
     times[s].exposed = m.last.exposed_seconds;
@@ -232,6 +238,7 @@ static measured run_steps(ts_engine *engine, ts_world *world, const ts_batch *ba
   qsort(times, (size_t) steps, sizeof *times, by_seconds);
   const ts_program *program = ts_engine_program(engine);
   m.median = times[steps / 2];
+  m.quiet = ts_least_quarter(seconds, steps);
   m.flops = ts_program_step_flops(program);
   m.beside = y != NULL ? ts_median(part, steps) * m.flops / ts_world_size(world) : 0;
   m.flops_full = m.flops * program->flops_full_attention / program->flops;
@@ -311,7 +318,9 @@ int main(int argc, char **argv) {
         ts_dtype_name(dtype), (long long) deck->zero_optimization.stage, 1e-9 * peak, 1e3 * m.median.seconds,
         tokens / m.median.seconds, 1e-9 * m.flops / m.median.seconds, 100 * m.flops / m.median.seconds / peak);
     if (m.beside > 0) {
-      printf(", %.1f %% of the products beside the steps", 100 * m.beside);
+      printf(
+          ", %.1f %% of the products beside the steps; by the fastest quarter, %.1f ms, %.1f %% of the fastest product",
+          100 * m.beside, 1e3 * m.quiet, 100 * m.flops / m.quiet / fmax(peak, m.square * ranks));
     }
     if (ranks > 1 && device == NULL) {
       printf("; communication %.1f ms, exposed %.1f ms = %.1f %% of the step", 1e3 * m.median.communication,
