@@ -199,14 +199,6 @@ static int64_t sort_column(const ts_csv *csv, const char *name, int64_t first, d
   return n;
 }
 
-double ts_csv_median(const ts_csv *csv, const char *name, int64_t first) {
-  double *x;
-  int64_t n = sort_column(csv, name, first, &x);
-  double median = n == 0 ? NAN : n % 2 == 1 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
-  ts_free(x);
-  return median;
-}
-
 double ts_csv_low(const ts_csv *csv, const char *name, int64_t first) {
   double *x, sum = 0;
   int64_t n = sort_column(csv, name, first, &x), quarter = n / 4 > 0 ? n / 4 : 1;

@@ -42,12 +42,9 @@ ts_status ts_csv_try_to_continue(const char *path, const char *names, ts_error *
 /** Number of the column \a name, or -1.  Not collective. */
 int ts_csv_column(const ts_csv *csv, const char *name);
 
-/** The median of a column, of the rows from \a first on, or of the last one where there are no more; without those that
- * are no number.  NAN: there is no such column, or nothing in it.  Not collective. */
-double ts_csv_median(const ts_csv *csv, const char *name, int64_t first);
-
-/** The mean of the smallest quarter of the same, at least of one: of times, what they are where nothing disturbs.  NAN
- * as above.  Not collective. */
+/** The mean of the smallest quarter of a column, at least of one, of the rows from \a first on, or of the last one
+ * where there are no more; without those that are no number.  Of times that is what they are where nothing disturbs.
+ * NAN: there is no such column, or nothing in it.  Not collective. */
 double ts_csv_low(const ts_csv *csv, const char *name, int64_t first);
 
 /** Free and empty.  Not collective. */

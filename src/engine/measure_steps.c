@@ -212,7 +212,8 @@ static double planned_seconds(const ts_engine *e, int node, const ts_measured *m
   return seconds;
 }
 
-/* As many as take some twenty seconds, as what disturbs a machine may last as long, and a few in any case. */
+/* As many as take, with those between them, some twenty seconds, as what disturbs a machine may last as long; but a few
+ * in any case, and no more than have room. */
 static int turns_of(double seconds) {
   const double slow = 10;
   return (int) fmin(fmax(10 / seconds, seconds > slow ? FEWEST_TURNS : FEW_TURNS), MOST_TURNS);
@@ -376,13 +377,16 @@ static double rest_beside_nodes(const turns *t) {
   return ts_median(rest, t->n);
 }
 
-/* Of recorded steps, which an observer turns off, what is observed does not tell the rest. */
+/* Of recorded steps, which an observer turns off, what is observed does not tell the rest: of both the fastest quarter.
+ */
 static double rest_of_recorded(double whole, const turns *t) {
-  double nodes = 0;
-  for (int k = 0; k < t->o.n; ++k) {
-    nodes += t->o.seen[k].seconds;
+  double nodes[MOST_TURNS] = {0};
+  for (int i = 0, k = 0; i < t->n; ++i) {
+    for (; k < t->end[i]; ++k) {
+      nodes[i] += t->o.seen[k].seconds;
+    }
   }
-  return whole - nodes / t->n;
+  return whole - ts_least_quarter(nodes, t->n);
 }
 
 /* What was seen of the nodes of a step that took so long. */

@@ -57,12 +57,11 @@ static ts_status print_steps(const ts_clock *clock, bool sheet, const char *run,
     status = ts_error_add(err, "%s has no steps", path);
   }
   if (status == TS_OK) {
-    ts_text_add(to, "\nagainst %s: medians of %lld steps%s\n  %-34s %10s %10s %8s\n", run,
+    ts_text_add(to, "\nagainst %s: the fastest quarter of %lld steps%s\n  %-34s %10s %10s %8s\n", run,
                 (long long) (csv.n_rows > WARM ? csv.n_rows - WARM : 1), sheet ? "; of a datasheet the fast end" : "",
                 "", "plan ms", "run ms", "plan is");
-    print_beside("step", clock->step, ts_csv_median(&csv, "step_seconds", WARM), to);
-    double messages = ts_csv_median(&csv, "comm_seconds", WARM),
-           exposed = ts_csv_median(&csv, "exposed_comm_seconds", WARM);
+    print_beside("step", clock->step, ts_csv_low(&csv, "step_seconds", WARM), to);
+    double messages = ts_csv_low(&csv, "comm_seconds", WARM), exposed = ts_csv_low(&csv, "exposed_comm_seconds", WARM);
     if (!isnan(messages) && (messages > 0 || s->messages > 0)) {
       print_beside("messages", s->messages, messages, to);
       print_beside("  exposed", s->exposed, exposed, to);

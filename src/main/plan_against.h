@@ -6,8 +6,9 @@
 
 #include "run/timing.h"
 
-/** Append the step of a run beside the planned one: seconds, messages, what is exposed (medians of metrics.csv without
- * the first steps), and where the run has a timeline (profile.timeline) op by op, the largest difference first.
+/** Append the step of a run beside the planned one: seconds, messages, what is exposed (of the fastest quarter of
+ * metrics.csv, of each, without the first steps), and where the run has a timeline (profile.timeline) op by op, the
+ * largest difference first.
  * \param [in] run  Directory of a run.
  * \return TS_BAD_INPUT: it has no metrics, or a file of it cannot be read. Not collective. */
 ts_status ts_plan_print_against(const ts_program_options *options, const ts_timing *timing, const char *run,

@@ -45,8 +45,8 @@ double ts_tune_run_trial(const ts_tune_job *job, const ts_candidate *candidate, 
  * leave open (tune/belief.h).
  * Where a run takes a tenth longer than that, or less after that, the fastest so far runs again to say how the machine
  * is now, and times are as where nothing disturbs it; those that come within 25 % of the fastest, at most eight, and
- * those that were it run up to five times more, by turns, until these take what they took before; of these runs the
- * least counts, and other times are as the machine was then.
+ * those that were it, within 75 %, run up to five times more, by turns, until those that may be the fastest take what
+ * they took before; of these runs the least counts, and other times are as the machine was then.
  * Append what they took, and what it costs to believe the plan (regret); one that fails or does not end is a row.
  * \param [out] best     Of the search's rows the one that was fastest; 0 where none ran.
  * \param [out] seconds  Of a step of it; NAN where none ran.

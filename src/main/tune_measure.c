@@ -281,30 +281,45 @@ static bool run_by_turns(trials *s, int round) {
   }
   const int best = find_fastest(s->all, s->n);
   for (int i = 0; i < s->n; ++i) {
-    differs = differs || (ratio[i] > QUIET && s->all[i].seconds <= NEAR * s->all[best].seconds);
+    differs = differs || (best >= 0 && ratio[i] > QUIET && s->all[i].seconds <= NEAR * s->all[best].seconds);
   }
   ts_free(ratio);
   return differs;
 }
 
-/* As before the finals, of which nothing is left: what ran there has ended, maybe with the job. */
+/* Did any that came near the fastest run to its end?  \param [in] first  Seconds before;
+ * \param [out] factor  how many times as long such ones take now. */
+static bool near_ones_ran(const trials *s, const bool *near, const double *first, double *factor) {
+  double before = 0, after = 0;
+  for (int i = 0; i < s->n; ++i) {
+    const bool counts = near[i] && s->all[i].is_final && s->all[i].why == NULL;
+    before += counts ? first[i] : 0;
+    after += counts ? s->all[i].seconds : 0;
+  }
+  *factor = before > 0 ? after / before : 1;
+  return before > 0;
+}
+
+/* As before the finals, of which nothing is left by which they can be told: those that failed while others did not have
+ * failed, but if all have, what they ran in has ended, maybe with the job. */
 static void forget_finals(trials *s, const double *first) {
-  fprintf(stderr, "none of these ran to its end: times are those from before\n");
+  const bool all = count_finalists(s) == 0;
+  fprintf(stderr, "none that is near the fastest ran to its end: times are those from before\n");
   for (int i = 0; i < s->n; ++i) {
     outcome *o = &s->all[i];
-    if (o->is_final) {
+    if (o->is_final && (all || o->why == NULL)) {
       ts_free(o->why);
       o->why = NULL;
       o->seconds = first[i];
-      o->is_final = false;
     }
+    o->is_final = false;
   }
 }
 
-/* Those that come near the fastest, or were it, until nothing changes; the others take so many times as long, or short,
- * as the near ones together: none is the faster for that.  \return whether there were any. */
+/* Those that come near the fastest, or were it, until nothing changes that matters; the others take so many times as
+ * long, or short, as the near ones together: none is the faster for that.  \return whether there were any. */
 static bool run_finals(trials *s) {
-  double before = 0, after = 0, *first = ts_calloc((size_t) s->n + 1, sizeof *first);
+  double factor, *first = ts_calloc((size_t) s->n + 1, sizeof *first);
   bool *near = ts_calloc((size_t) s->n + 1, sizeof *near);
   const int best = find_fastest(s->all, s->n);
   for (int i = 0; i < s->n; ++i) {
@@ -315,22 +330,18 @@ static bool run_finals(trials *s) {
     s->all[i].is_final = near[i] || (s->all[i].led && first[i] <= LED * first[best]);
   }
   const bool any = count_finalists(s) > 1;
-  for (int round = 1; any && round <= REPEATS && count_finalists(s) > 1 && run_by_turns(s, round); ++round) {
+  for (int round = 1; round <= REPEATS && count_finalists(s) > 1 && run_by_turns(s, round); ++round) {
   }
-  if (any && count_finalists(s) == 0) {
+  const bool ran = any && near_ones_ran(s, near, first, &factor);
+  if (any && !ran) {
     forget_finals(s, first);
   }
-  for (int i = 0; i < s->n; ++i) {
-    bool counts = any && near[i] && s->all[i].is_final && s->all[i].why == NULL;
-    before += counts ? first[i] : 0;
-    after += counts ? s->all[i].seconds : 0;
-  }
-  for (int i = 0; i < s->n && before > 0; ++i) {
-    s->all[i].seconds *= s->all[i].is_final ? 1 : after / before;
+  for (int i = 0; i < s->n && ran; ++i) {
+    s->all[i].seconds *= s->all[i].is_final ? 1 : factor;
   }
   ts_free(near);
   ts_free(first);
-  return before > 0;
+  return ran;
 }
 
 /* ---- all ---- */

@@ -92,7 +92,8 @@ static bool was_skipped(const ts_csv *csv, int64_t row) {
 static void drop_skipped(ts_csv *csv, int64_t warm) {
   const int seconds = ts_csv_column(csv, "step_seconds");
   bool others = false;
-  for (int64_t i = warm; i < csv->n_rows; ++i) {
+  warm = warm < csv->n_rows ? warm : csv->n_rows - 1; /* as ts_csv_low counts */
+  for (int64_t i = warm; i >= 0 && i < csv->n_rows; ++i) {
     others = others || !was_skipped(csv, i);
   }
   for (int64_t i = warm; i < csv->n_rows && seconds >= 0 && others; ++i) {

@@ -48,16 +48,17 @@ static int64_t square_blocks(const ts_node *node) {
 }
 
 static double block_squares(const ts_source *x, int64_t first, int64_t count) {
-  /* One stream has too few lines under way: so many floats ahead they are asked for. */
-  enum { LANES = 32, AHEAD = 1024 };
+  /* One stream has too few lines under way: so many bytes ahead they are asked for, where they are read in place. */
+  enum { LANES = 32, AHEAD = 4096 };
   double lane[LANES] = {0}, sum = 0;
   for (int64_t at = 0; at < count; at += TS_TILE) {
     int64_t n = ts_min(TS_TILE, count - at), i = 0;
     ts_tile buffer;
     const float *from = ts_source_read(x, first + at, n, buffer);
+    const uintptr_t ahead = (uintptr_t) from + (from != buffer ? AHEAD : 0);
     for (; i + LANES <= n; i += LANES) {
-      __builtin_prefetch(from + i + AHEAD);
-      __builtin_prefetch(from + i + AHEAD + LANES / 2);
+      __builtin_prefetch((const void *) (ahead + (uintptr_t) i * sizeof *from));
+      __builtin_prefetch((const void *) (ahead + (uintptr_t) (i + LANES / 2) * sizeof *from));
 #pragma omp simd
       for (int l = 0; l < LANES; ++l) {
         lane[l] += (double) from[i + l] * (double) from[i + l];
