@@ -178,17 +178,14 @@ static int by_column_value(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* The numbers of a column from a row on, or of the last row, in ascending order. \return how many; *sorted is the
- * caller's. */
-static int64_t sort_column(const ts_csv *csv, const char *name, int64_t first, double **sorted) {
+double ts_csv_low(const ts_csv *csv, const char *name, int64_t first) {
   int column = ts_csv_column(csv, name);
   first = first < csv->n_rows ? first : csv->n_rows - 1;
   int64_t n = 0;
-  *sorted = NULL;
   if (column < 0 || csv->n_rows < 1) {
-    return 0;
+    return NAN;
   }
-  double *x = *sorted = ts_malloc((size_t) (csv->n_rows - first) * sizeof *x);
+  double *x = ts_malloc((size_t) (csv->n_rows - first) * sizeof *x), sum = 0;
   for (int64_t i = first; i < csv->n_rows; ++i) {
     double here = csv->values[i * csv->n_columns + column];
     if (!isnan(here)) {
@@ -196,13 +193,8 @@ static int64_t sort_column(const ts_csv *csv, const char *name, int64_t first, d
     }
   }
   qsort(x, (size_t) n, sizeof *x, by_column_value);
-  return n;
-}
-
-double ts_csv_low(const ts_csv *csv, const char *name, int64_t first) {
-  double *x, sum = 0;
-  int64_t n = sort_column(csv, name, first, &x), quarter = n / 4 > 0 ? n / 4 : 1;
-  for (int64_t i = 0; i < quarter && n > 0; ++i) {
+  const int64_t quarter = n / 4 > 0 ? n / 4 : 1;
+  for (int64_t i = 0; i < quarter && i < n; ++i) {
     sum += x[i];
   }
   ts_free(x);
