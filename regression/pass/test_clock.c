@@ -6,6 +6,7 @@
 #include "regression/tap.h"
 
 #include "base/memory.h"
+#include "engine/peak.h"
 #include "graph/op.h"
 #include "run/clock.h"
 #include "run/turns.h"
@@ -499,7 +500,15 @@ static void test_file(void) {
   ts_free(path);
 }
 
+/* What bench takes of steps and messages. */
+static void test_least_quarter(void) {
+  double nine[] = {9, 3, 8, 1, 7, 5, 6, 4, 2}, three[] = {3, 2, 9};
+  tap_ok(ts_least_quarter(nine, 9) == 1.5 && nine[0] == 1 && nine[8] == 9, "the mean of the least quarter, sorted");
+  tap_ok(ts_least_quarter(three, 3) == 2, "at least of one");
+}
+
 int main(void) {
+  test_least_quarter();
   test_samples();
   test_alone("gpt2", gpt2, "zero_optimization.stage=0");
   test_alone("llama", llama, "gradient_accumulation_steps=3");
