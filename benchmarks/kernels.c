@@ -3,7 +3,7 @@
  * tokens in a window or in packed documents, as a part of its time without; and products of experts, as a part of the
  * rate of one dense product of the same FLOPs.
  *
- *     kernels [THREADS [fp32|bf16|fp16 [experts]]]   default: 2, all, everything
+ *     kernels [THREADS [fp32|bf16|fp16 [head|attention|products|experts]]]   default: 2, all, everything
  */
 #include "base/log.h"
 #include "regression/kernel_run.h"
@@ -309,7 +309,9 @@ static void experts(int64_t experts, int64_t each, int64_t in, int64_t out, ts_d
   fflush(stdout);
 }
 
-static void all_experts(ts_dtype dtype, int threads) {
+/* Their products are measured against dense ones beside them, not against the peak. */
+static void all_experts(ts_dtype dtype, int threads, double peak) {
+  (void) peak;
   static const int64_t each[] = {8, 16, 64, 256};
   for (int i = 0; i < 4; ++i) {
     experts(64, each[i], 1024, 512, dtype, threads);
@@ -317,34 +319,42 @@ static void all_experts(ts_dtype dtype, int threads) {
   experts(8, 512, 1024, 1792, dtype, threads);
 }
 
+static void heads(ts_dtype dtype, int threads, double peak) {
+  head(1024, 768, 50257, dtype, threads, peak);
+  head(2048, 256, 256, dtype, threads, peak);
+  shared_head(1024, 768, 50257, 1, dtype, threads, peak);
+  shared_head(1024, 768, 50257, 2, dtype, threads, peak);
+  shared_head(1024, 768, 50257, 4, dtype, threads, peak);
+}
+
+static void attentions(ts_dtype dtype, int threads, double peak) {
+  attention((attention_shape){4, 256, 12, 12, 64, 0, 0, 0}, dtype, threads, peak);
+  attention((attention_shape){8, 256, 4, 2, 64, 0, 0, 0}, dtype, threads, peak);
+  attention((attention_shape){1, 2048, 8, 8, 128, 0, 0, 0}, dtype, threads, peak);
+  attention((attention_shape){4, 256, 12, 12, 64, 0.1f, 0, 0}, dtype, threads, peak);
+  masked_attention((attention_shape){1, 8192, 4, 2, 64, 0, 0, 0}, dtype, threads);
+}
+
 int main(int n_arguments, char **argument) {
-  int threads = n_arguments > 1 ? atoi(argument[1]) : 2;
+  static const struct {
+    const char *name;
+    void (*run)(ts_dtype dtype, int threads, double peak);
+  } section[] = {{"head", heads}, {"attention", attentions}, {"products", products}, {"experts", all_experts}};
   static const ts_dtype dtypes[] = {TS_F32, TS_BF16, TS_F16};
+  int threads = n_arguments > 1 ? atoi(argument[1]) : 2;
   for (int i = 0; i < 3; ++i) {
     ts_dtype dtype = dtypes[i];
     if (n_arguments > 2 && strcmp(argument[2], ts_dtype_name(dtype)) != 0) {
       continue;
     }
-    if (n_arguments > 3) {
-      printf("%s, %d threads, %s\n", ts_dtype_name(dtype), threads, ts_backend_cpu()->describe());
-      all_experts(dtype, threads);
-      continue;
-    }
     double peak = peak_rate(dtype, threads);
     printf("%s, %d threads, %s: peak %.0f GFLOP/s\n", ts_dtype_name(dtype), threads, ts_backend_cpu()->describe(),
            peak);
-    head(1024, 768, 50257, dtype, threads, peak);
-    head(2048, 256, 256, dtype, threads, peak);
-    shared_head(1024, 768, 50257, 1, dtype, threads, peak);
-    shared_head(1024, 768, 50257, 2, dtype, threads, peak);
-    shared_head(1024, 768, 50257, 4, dtype, threads, peak);
-    attention((attention_shape){4, 256, 12, 12, 64, 0, 0, 0}, dtype, threads, peak);
-    attention((attention_shape){8, 256, 4, 2, 64, 0, 0, 0}, dtype, threads, peak);
-    attention((attention_shape){1, 2048, 8, 8, 128, 0, 0, 0}, dtype, threads, peak);
-    attention((attention_shape){4, 256, 12, 12, 64, 0.1f, 0, 0}, dtype, threads, peak);
-    masked_attention((attention_shape){1, 8192, 4, 2, 64, 0, 0, 0}, dtype, threads);
-    products(dtype, threads, peak);
-    all_experts(dtype, threads);
+    for (int k = 0; k < 4; ++k) {
+      if (n_arguments <= 3 || strcmp(argument[3], section[k].name) == 0) {
+        section[k].run(dtype, threads, peak);
+      }
+    }
   }
   return 0;
 }

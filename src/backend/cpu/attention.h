@@ -36,7 +36,7 @@
 #define ts_attention_find_delta TS_ISA_NAME(ts_attention_find_delta)
 #define ts_attention_see_nothing TS_ISA_NAME(ts_attention_see_nothing)
 
-enum { TS_QUERIES = 64, TS_KEYS = 128, TS_DIAGONAL = 16 };
+enum { TS_QUERIES = 64, TS_KEYS = 128, TS_DIAGONAL = 16, TS_WISHES = 24 };
 
 /** Stands for minus infinity: far below any score, but its differences are numbers. */
 #define TS_MASKED (-1e30f)
@@ -186,6 +186,38 @@ void ts_attention_dropout(const ts_attention *p, float *factor, float *scratch, 
 void ts_attention_store(const ts_attention *p, const ts_sink *to, const float *from, const float *factor, int64_t at,
                         int64_t width, int rows);
 
+/** Queries at the start of a block, a multiple of TS_DIAGONAL, that the causal mask keeps from seeing key \a k of a
+ * block and those after it in its group: scores are made by groups of TS_DIAGONAL keys from where the queries begin.
+ * \param [in] t  Token of the first query. Not collective. */
+TS_INLINE int ts_attention_blind(const ts_attention *p, int64_t t, const ts_attention_block *keys, int k) {
+  int64_t begin = ts_max(keys->token, t), past = keys->token + k - begin;
+  return p->causal && past >= 0 ? (int) ((begin - t + past / TS_DIAGONAL * TS_DIAGONAL) / TS_DIAGONAL * TS_DIAGONAL)
+                                : 0;
+}
+
+/** Of keys from \a i on, those of whose scores ts_attention_blind is the same. Not collective. */
+TS_INLINE int ts_attention_together(const ts_attention *p, int64_t t, const ts_attention_block *keys, int i) {
+  int64_t j = keys->token + i, until = p->causal && j < t ? t - j : p->causal ? TS_DIAGONAL : keys->rows;
+  return (int) ts_min(until, keys->rows - i);
+}
+
+/** c [keys][TS_QUERIES] = a b, summed over the head, a its keys or values, b its queries, from token \a t on, or their
+ * gradients; m and n are set here.  What ts_attention_blind leaves out is not written. Not collective. */
+TS_INLINE void ts_attention_scores(const ts_attention *p, ts_micro_product product, int64_t t,
+                                   const ts_attention_block *keys) {
+  const ts_cell *a = product.a, *b = product.b;
+  float *c = product.c;
+  for (int i = 0; i < keys->rows; i += product.m) {
+    int first = ts_attention_blind(p, t, keys, i);
+    product.m = ts_attention_together(p, t, keys, i);
+    product.n = TS_QUERIES - first;
+    product.a = a + i * product.row;
+    product.b = b + first;
+    product.c = c + i * product.ldc + first;
+    ts_micro_run_ahead(&product, p->pairs);
+  }
+}
+
 /** c [TS_QUERIES][columns] (+)= weights b, summed over the keys, a kept along them, of queries from token \a t on; m
  * and k are set here.  Weights that the causal mask made zero are left out by groups of TS_DIAGONAL queries.
  * Not collective. */
@@ -196,7 +228,7 @@ TS_INLINE void ts_attention_sum_keys(const ts_attention *p, ts_micro_product pro
   for (int i = 0; i < TS_QUERIES; i += product.m) {
     int64_t until = t + i + TS_DIAGONAL - keys->token, seen = diagonal ? ts_min(until, keys->rows) : keys->rows;
     product.k = ts_attention_cells(p, (int) ts_max(seen, 0));
-    ts_micro_run(&product, p->pairs);
+    ts_micro_run_ahead(&product, p->pairs);
     product.a += product.m * product.row;
     product.c += product.m * product.ldc;
   }
@@ -208,8 +240,7 @@ TS_INLINE void ts_attention_sum_queries(const ts_attention *p, ts_micro_product 
                                         const ts_attention_block *keys) {
   for (int i = 0, rows; i < keys->rows; i += rows) {
     int64_t j = keys->token + i, first = p->causal && j > t ? j - t : 0;
-    int64_t until = p->causal && j < t ? t - j : p->causal ? TS_DIAGONAL : keys->rows;
-    rows = (int) ts_min(until, keys->rows - i);
+    rows = ts_attention_together(p, t, keys, i);
     int skipped = (int) first / p->per_cell;
     ts_micro_product part = product;
     part.m = rows;
@@ -217,8 +248,50 @@ TS_INLINE void ts_attention_sum_queries(const ts_attention *p, ts_micro_product 
     part.a += i * product.row + skipped * product.column;
     part.b += skipped * product.ldb;
     part.c += i * product.ldc;
-    ts_micro_run(&part, p->pairs);
+    ts_micro_run_ahead(&part, p->pairs);
   }
+}
+
+/** Rows of heads that products ask for while they run: those of the next step, whose tiles are read, and those that will
+ * be written.  A head's row is a few lines of a long row, which no processor foresees. */
+typedef struct ts_attention_wish {
+  ts_micro_ahead next; /**< For products: where they are. */
+  int n;
+  ts_micro_ahead part[TS_WISHES];
+} ts_attention_wish;
+
+/** Wish for nothing. Not collective. */
+TS_INLINE void ts_attention_wish_anew(ts_attention_wish *w) {
+  w->n = 0;
+  w->next = (ts_micro_ahead){0};
+}
+
+/** Wish for \a rows rows of a head of \a x, from element \a at on in rows of \a width; what there is no place for is
+ * not asked for.  A tile asks for two lines of as many rows as a head has cells. Not collective. */
+TS_INLINE void ts_attention_wish_for(const ts_attention *p, ts_attention_wish *w, const ts_source *x, int64_t at,
+                                     int64_t width, int rows) {
+  int64_t size = (int64_t) ts_dtype_size(x->dtype), line = 64, cells = ts_attention_cells(p, p->columns);
+  for (int64_t row = 0; row < rows && w->n < TS_WISHES; row += cells, ++w->n) {
+    ts_micro_ahead *part = &w->part[w->n];
+    *part = (ts_micro_ahead){.at = (const char *) x->data + (at + row * width) * size,
+                             .stride = 2 * line,
+                             .n = ts_pieces(p->head_dim * size, 2 * line),
+                             .step = width * size};
+    if (w->n == 0) {
+      w->next = *part;
+    } else {
+      part[-1].then = part;
+      w->next.then = w->n == 1 ? part : w->next.then;
+    }
+  }
+}
+
+/** Wish for those of a block of keys, in k and in v. Not collective. */
+TS_INLINE void ts_attention_wish_for_keys(const ts_attention *p, ts_attention_wish *w, const void *k, const void *v,
+                                          int64_t b, int kv_head, const ts_attention_block *keys) {
+  int64_t at = ts_attention_k_at(p, b, keys->row, kv_head);
+  ts_attention_wish_for(p, w, &(ts_source){k, p->dtype}, at, p->k_width, keys->rows);
+  ts_attention_wish_for(p, w, &(ts_source){v, p->dtype}, at, p->k_width, keys->rows);
 }
 
 /** Take \a bytes, aligned, from memory at \a base + *at; with base NULL only advance *at. Not collective. */

@@ -14,6 +14,7 @@ typedef struct buffers {
   float *out;                 /* [TS_QUERIES][columns], not yet divided by sum */
   float *max, *sum, *rescale; /* [TS_QUERIES] */
   bool begun;                 /* There is something in out. */
+  ts_attention_wish wish;
 } buffers;
 
 static size_t take_forward_buffers(const ts_attention *p, char *base, buffers *b) {
@@ -33,29 +34,46 @@ static size_t take_forward_buffers(const ts_attention *p, char *base, buffers *b
   return at;
 }
 
-/* Scores to weights in place; the running maximum and sum; what earlier results must be multiplied with. */
-static void softmax_block(buffers *x, int keys) {
-  float before[TS_QUERIES];
-  memcpy(before, x->max, sizeof before);
-  for (int k = 0; k < keys; ++k) {
-    const float *row = x->score + k * TS_QUERIES;
+/* Scores of TS_DIAGONAL queries to weights in place, those of the first \a seen keys; others are 0.  The running maximum
+ * and sum; what earlier results must be multiplied with. */
+static void softmax_of(float *score, float *max, float *sum, float *rescale, int seen, int keys) {
+  float most[TS_DIAGONAL], total[TS_DIAGONAL];
+  memcpy(most, max, sizeof most);
+  for (int k = 0; k < seen; ++k) {
+    const float *row = score + k * TS_QUERIES;
 #pragma omp simd
-    for (int i = 0; i < TS_QUERIES; ++i) {
-      x->max[i] = row[i] > x->max[i] ? row[i] : x->max[i];
+    for (int i = 0; i < TS_DIAGONAL; ++i) {
+      most[i] = row[i] > most[i] ? row[i] : most[i];
     }
   }
 #pragma omp simd
-  for (int i = 0; i < TS_QUERIES; ++i) {
-    x->rescale[i] = ts_expf(before[i] - x->max[i]);
-    x->sum[i] *= x->rescale[i];
+  for (int i = 0; i < TS_DIAGONAL; ++i) {
+    rescale[i] = ts_expf(max[i] - most[i]);
+    total[i] = sum[i] * rescale[i];
   }
-  for (int k = 0; k < keys; ++k) {
-    float *row = x->score + k * TS_QUERIES;
+  for (int k = 0; k < seen; ++k) {
+    float *row = score + k * TS_QUERIES;
 #pragma omp simd
-    for (int i = 0; i < TS_QUERIES; ++i) {
-      row[i] = ts_expf(row[i] - x->max[i]);
-      x->sum[i] += row[i];
+    for (int i = 0; i < TS_DIAGONAL; ++i) {
+      row[i] = ts_expf(row[i] - most[i]);
+      total[i] += row[i];
     }
+  }
+  for (int k = seen; k < keys; ++k) {
+    memset(score + k * TS_QUERIES, 0, sizeof most);
+  }
+  memcpy(max, most, sizeof most);
+  memcpy(sum, total, sizeof total);
+}
+
+/* The same of a block of queries from token \a t on. */
+static void softmax_block(const ts_attention *p, buffers *x, int64_t t, const ts_attention_block *keys) {
+  for (int i = 0; i < TS_QUERIES; i += TS_DIAGONAL) {
+    int seen = keys->rows;
+    while (seen > 0 && ts_attention_blind(p, t, keys, seen - 1) > i) {
+      seen -= 1;
+    }
+    softmax_of(x->score + i, x->max + i, x->sum + i, x->rescale + i, seen, keys->rows);
   }
 }
 
@@ -82,19 +100,19 @@ static void forward_keys(const ts_attention *p, const ts_attention_operands *to,
   int64_t width = p->k_width;
   int64_t at = ts_attention_k_at(p, b, keys->row, ts_attention_kv_head(p, head));
   ts_attention_tile rows = ts_attention_rows(p, x->rows, to->k, at, width, keys->rows, keys->rows);
-  ts_micro_run(&(ts_micro_product){.m = keys->rows,
-                                   .n = TS_QUERIES,
-                                   .k = ts_attention_cells(p, p->columns),
-                                   .a = rows.cell,
-                                   .row = rows.stride,
-                                   .column = 1,
-                                   .b = x->queries,
-                                   .ldb = TS_QUERIES,
-                                   .c = x->score,
-                                   .ldc = TS_QUERIES},
-               p->pairs);
+  ts_attention_scores(p,
+                      (ts_micro_product){.k = ts_attention_cells(p, p->columns),
+                                         .a = rows.cell,
+                                         .row = rows.stride,
+                                         .column = 1,
+                                         .b = x->queries,
+                                         .ldb = TS_QUERIES,
+                                         .c = x->score,
+                                         .ldc = TS_QUERIES,
+                                         .ahead = &x->wish.next},
+                      queries->token, keys);
   ts_attention_mask(p, x->score, b, queries, keys);
-  softmax_block(x, keys->rows);
+  softmax_block(p, x, queries->token, keys);
   if (p->drops) {
     drop(p, x, b, head, queries, keys);
   }
@@ -114,7 +132,8 @@ static void forward_keys(const ts_attention *p, const ts_attention_operands *to,
                                            .ldb = values.stride,
                                            .c = x->out,
                                            .ldc = p->columns,
-                                           .add = x->begun},
+                                           .add = x->begun,
+                                           .ahead = &x->wish.next},
                         queries->token, keys);
   x->begun = true;
 }
@@ -132,10 +151,55 @@ static void finish_softmax(const ts_attention *p, buffers *x) {
   }
 }
 
-/* Block \a i of the queries of a head. */
-static void forward_queries(const ts_attention *p, const ts_attention_operands *to, buffers *x, int64_t b, int head,
-                            int64_t i) {
-  ts_attention_block queries = ts_attention_block_at(p, TS_OF_QUERIES, i), keys;
+/* A block of queries of a head; the last blocks, which see most when causal, first. */
+typedef struct item {
+  int64_t b, i;
+  int head;
+} item;
+
+static item item_at(const ts_attention *p, int64_t number) {
+  int64_t blocks = p->blocks[TS_OF_QUERIES], head = number / blocks;
+  return (item){head / p->heads, blocks - 1 - number % blocks, (int) (head % p->heads)};
+}
+
+/* Wish for the next block of keys that an item sees, after number \a i; returns its number. */
+static int64_t wish_for_keys(const ts_attention *p, const ts_attention_operands *to, ts_attention_wish *wish,
+                             const item *of, int64_t i) {
+  ts_attention_block keys;
+  ts_attention_view view = ts_attention_view_of(p, of->b, of->i);
+  int64_t end = p->blocks[TS_OF_KEYS], j = ts_attention_next(p, &view, i + 1, end, &keys);
+  if (j < end) {
+    ts_attention_wish_for_keys(p, wish, to->k, to->v, of->b, ts_attention_kv_head(p, of->head), &keys);
+  }
+  return j;
+}
+
+/* Wish, during block \a j of the keys, for what comes after it; after an item's last, for its result's place and what
+ * the next begins with. */
+static void wish(const ts_attention *p, const ts_attention_operands *to, buffers *x, const item *now, const item *next,
+                 int64_t j) {
+  ts_attention_wish_anew(&x->wish);
+  if (wish_for_keys(p, to, &x->wish, now, j) < p->blocks[TS_OF_KEYS]) {
+    return;
+  }
+  ts_attention_block queries = ts_attention_block_at(p, TS_OF_QUERIES, now->i);
+  ts_attention_wish_for(p, &x->wish, &(ts_source){to->o.data, to->o.dtype},
+                        ts_attention_o_at(p, now->b, queries.row, now->head), (int64_t) p->heads * p->head_dim,
+                        queries.rows);
+  if (next != NULL) {
+    queries = ts_attention_block_at(p, TS_OF_QUERIES, next->i);
+    ts_attention_wish_for(p, &x->wish, &(ts_source){to->q, p->dtype},
+                          ts_attention_q_at(p, next->b, queries.row, next->head), p->q_width, queries.rows);
+    wish_for_keys(p, to, &x->wish, next, -1);
+  }
+}
+
+/* \a next: what this thread probably does after it; NULL: nothing. */
+static void forward_queries(const ts_attention *p, const ts_attention_operands *to, buffers *x, const item *now,
+                            const item *next) {
+  int64_t b = now->b;
+  int head = now->head;
+  ts_attention_block queries = ts_attention_block_at(p, TS_OF_QUERIES, now->i), keys;
   int64_t at = ts_attention_q_at(p, b, queries.row, head);
   ts_attention_tile rows = ts_attention_rows(p, x->rows, to->q, at, p->q_width, queries.rows, TS_QUERIES);
   ts_micro_transpose(x->queries, TS_QUERIES, rows.cell, rows.stride, TS_QUERIES, ts_attention_cells(p, p->columns));
@@ -144,9 +208,10 @@ static void forward_queries(const ts_attention *p, const ts_attention_operands *
     x->sum[k] = 0;
   }
   x->begun = false;
-  ts_attention_view view = ts_attention_view_of(p, b, i);
+  ts_attention_view view = ts_attention_view_of(p, b, now->i);
   int64_t end = p->blocks[TS_OF_KEYS], j = ts_attention_next(p, &view, 0, end, &keys);
   for (; j < end; j = ts_attention_next(p, &view, j + 1, end, &keys)) {
+    wish(p, to, x, now, next, j);
     forward_keys(p, to, x, b, head, &queries, &keys);
   }
   finish_softmax(p, x);
@@ -161,18 +226,17 @@ size_t ts_attention_forward_bytes(const ts_attention *p) {
   return take_forward_buffers(p, NULL, &(buffers){0});
 }
 
-/* The last blocks, which see most when causal, first. */
 void ts_attention_forward(const ts_attention *p, const ts_attention_operands *to, int threads, void *workspace) {
-  int64_t blocks = p->blocks[TS_OF_QUERIES], items = p->batch * p->heads * blocks;
+  int64_t items = p->batch * p->heads * p->blocks[TS_OF_QUERIES];
 #pragma omp parallel num_threads(threads)
   {
     buffers x;
     size_t bytes = take_forward_buffers(p, NULL, &x);
     take_forward_buffers(p, (char *) workspace + (size_t) omp_get_thread_num() * bytes, &x);
 #pragma omp for schedule(dynamic, 1)
-    for (int64_t item = 0; item < items; ++item) {
-      int64_t head = item / blocks;
-      forward_queries(p, to, &x, head / p->heads, (int) (head % p->heads), blocks - 1 - item % blocks);
+    for (int64_t number = 0; number < items; ++number) {
+      item now = item_at(p, number), next = item_at(p, number + threads);
+      forward_queries(p, to, &x, &now, number + threads < items ? &next : NULL);
     }
   }
 }

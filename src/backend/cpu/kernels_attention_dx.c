@@ -25,6 +25,7 @@ typedef struct buffers {
   float *lse, *delta;         /* [TS_QUERIES] */
   bool for_keys, for_queries; /* What the sweep makes: dk and dv; dq. */
   bool begun;                 /* There is something in dq. */
+  ts_attention_wish wish;
 } buffers;
 
 static size_t held_bytes(const ts_attention *p, int64_t blocks) {
@@ -128,13 +129,17 @@ static void store_keys(const backward *w, buffers *x, int64_t b, int kv) {
 
 /* score becomes the weights after dropout, dp the gradient of the products of queries and keys.  The slope of the
  * softcap follows from the score; what stands for a masked one has none. */
-TS_INLINE void weights_and_ds_of(const ts_attention *p, buffers *x, int keys, const bool drops, const bool caps) {
+TS_INLINE void weights_and_ds_of(const ts_attention *p, buffers *x, int64_t t, const ts_attention_block *keys,
+                                 const bool drops, const bool caps) {
   float scale = p->scale, per_cap = caps ? 1.0f / p->softcap : 0.0f;
-  for (int k = 0; k < keys; ++k) {
+  for (int k = 0; k < keys->rows; ++k) {
     float *score = x->score + k * TS_QUERIES, *dp = x->dp + k * TS_QUERIES;
     const float *factor = x->factor + k * TS_QUERIES, *lse = x->lse, *delta = x->delta;
+    int first = ts_attention_blind(p, t, keys, k);
+    memset(score, 0, (size_t) first * sizeof *score);
+    memset(dp, 0, (size_t) first * sizeof *dp);
 #pragma omp simd
-    for (int i = 0; i < TS_QUERIES; ++i) {
+    for (int i = first; i < TS_QUERIES; ++i) {
       float weight = ts_expf(score[i] - lse[i]), capped = score[i] * per_cap;
       float slope = !caps ? scale : capped > -1.0f ? scale * (1.0f - capped * capped) : 0.0f;
       score[i] = drops ? weight * factor[i] : weight;
@@ -143,35 +148,35 @@ TS_INLINE void weights_and_ds_of(const ts_attention *p, buffers *x, int keys, co
   }
 }
 
-static void weights_and_ds(const ts_attention *p, buffers *x, int keys) {
+static void weights_and_ds(const ts_attention *p, buffers *x, int64_t t, const ts_attention_block *keys) {
   if (p->drops && p->softcap > 0) {
-    weights_and_ds_of(p, x, keys, true, true);
+    weights_and_ds_of(p, x, t, keys, true, true);
   } else if (p->drops) {
-    weights_and_ds_of(p, x, keys, true, false);
+    weights_and_ds_of(p, x, t, keys, true, false);
   } else if (p->softcap > 0) {
-    weights_and_ds_of(p, x, keys, false, true);
+    weights_and_ds_of(p, x, t, keys, false, true);
   } else {
-    weights_and_ds_of(p, x, keys, false, false);
+    weights_and_ds_of(p, x, t, keys, false, false);
   }
 }
 
-static void make_scores(const ts_attention *p, buffers *x, const key_tiles *tile, int keys) {
-  ts_micro_product product = {.m = keys,
-                              .n = TS_QUERIES,
-                              .k = ts_attention_cells(p, p->columns),
+static void make_scores(const ts_attention *p, buffers *x, int64_t t, const key_tiles *tile,
+                        const ts_attention_block *keys) {
+  ts_micro_product product = {.k = ts_attention_cells(p, p->columns),
                               .a = tile->keys.cell,
                               .row = tile->keys.stride,
                               .column = 1,
                               .b = x->queries,
                               .ldb = TS_QUERIES,
                               .c = x->score,
-                              .ldc = TS_QUERIES};
-  ts_micro_run(&product, p->pairs);
+                              .ldc = TS_QUERIES,
+                              .ahead = &x->wish.next};
+  ts_attention_scores(p, product, t, keys);
   product.a = tile->values.cell;
   product.row = tile->values.stride;
   product.b = x->d_out;
   product.c = x->dp;
-  ts_micro_run(&product, p->pairs);
+  ts_attention_scores(p, product, t, keys);
 }
 
 /* Tiles of a block of queries. */
@@ -190,7 +195,8 @@ static void add_to_keys(const ts_attention *p, buffers *x, const query_tiles *qu
                               .ldb = queries->do_along.stride,
                               .c = tile->dv,
                               .ldc = p->columns,
-                              .add = true};
+                              .add = true,
+                              .ahead = &x->wish.next};
   ts_attention_sum_queries(p, product, queries->block.token, keys);
   product.a = ds;
   product.b = queries->along.cell;
@@ -209,19 +215,20 @@ static void add_to_queries(const ts_attention *p, buffers *x, int64_t t, const k
                               .ldb = tile->along.stride,
                               .c = x->dq,
                               .ldc = p->columns,
-                              .add = x->begun};
+                              .add = x->begun,
+                              .ahead = &x->wish.next};
   ts_attention_sum_keys(p, product, t, keys);
   x->begun = true;
 }
 
 static void backward_keys(const ts_attention *p, buffers *x, const query_tiles *queries, const key_tiles *tile,
                           int64_t b, int head, const ts_attention_block *keys) {
-  make_scores(p, x, tile, keys->rows);
+  make_scores(p, x, queries->block.token, tile, keys);
   ts_attention_mask(p, x->score, b, &queries->block, keys);
   if (p->drops) {
     ts_attention_dropout(p, x->factor, x->scratch, b, head, &queries->block, keys);
   }
-  weights_and_ds(p, x, keys->rows);
+  weights_and_ds(p, x, queries->block.token, keys);
   const ts_cell *ds = ts_attention_narrow(p, x->ds, x->dp, keys->rows);
   if (x->for_keys) {
     add_to_keys(p, x, queries, tile, keys, ds);
@@ -260,44 +267,103 @@ static void store_queries(const backward *w, buffers *x, int64_t b, int head, in
                      block.rows);
 }
 
-/* Block \a i of the queries of a head and the blocks of keys [first, end); those that are held stay, of others one is
- * held after the other. */
-static void backward_queries(const backward *w, buffers *x, int64_t b, int head, int64_t i, int64_t first,
-                             int64_t end) {
-  int kv = ts_attention_kv_head(&w->p, head);
+/* Queries of a head, by blocks, and the blocks of keys [first, end). */
+typedef struct item {
+  int64_t b, i, first, end;
+  int head;
+} item;
+
+static void wish_for_keys(const backward *w, buffers *x, const item *of, int64_t after) {
+  const ts_attention *p = &w->p;
   ts_attention_block keys;
-  ts_attention_view view = ts_attention_view_of(&w->p, b, i);
-  int64_t j = ts_attention_next(&w->p, &view, first, end, &keys);
-  query_tiles queries = {0};
-  x->begun = false;
-  if (j < end) {
-    queries = load_query_tiles(w, x, b, head, i);
-  }
-  for (; j < end; j = ts_attention_next(&w->p, &view, j + 1, end, &keys)) {
-    if (!x->for_keys) {
-      hold_keys(w, x, b, kv, j, j + 1);
-    }
-    key_tiles tile = tiles_of(w, x, b, kv, j, false);
-    backward_keys(&w->p, x, &queries, &tile, b, head, &keys);
-  }
-  if (x->for_queries) {
-    store_queries(w, x, b, head, i);
+  ts_attention_view view = ts_attention_view_of(p, of->b, of->i);
+  if (ts_attention_next(p, &view, after, of->end, &keys) < of->end) {
+    ts_attention_wish_for_keys(p, &x->wish, w->k, w->v, of->b, ts_attention_kv_head(p, of->head), &keys);
   }
 }
 
-/* Blocks of keys [first, end) of a key head, and all queries that read it. */
-static void sweep_keys(const backward *w, buffers *x, int64_t b, int kv, int64_t first, int64_t end) {
-  size_t whole = (size_t) ((end - first) * TS_KEYS * w->p.columns) * sizeof *x->dk;
-  hold_keys(w, x, b, kv, first, end);
+static void wish_for_queries(const backward *w, buffers *x, const item *of) {
+  const ts_attention *p = &w->p;
+  ts_attention_block queries = ts_attention_block_at(p, TS_OF_QUERIES, of->i);
+  int64_t at = ts_attention_q_at(p, of->b, queries.row, of->head);
+  int64_t o_at = ts_attention_o_at(p, of->b, queries.row, of->head), o_width = (int64_t) p->heads * p->head_dim;
+  ts_attention_wish_for(p, &x->wish, &(ts_source){w->q, p->dtype}, at, p->q_width, queries.rows);
+  ts_attention_wish_for(p, &x->wish, &(ts_source){w->d_out, p->dtype}, o_at, o_width, queries.rows);
+}
+
+static void wish_for_sink(const backward *w, buffers *x, const ts_sink *to, int64_t at, int64_t width, int rows) {
+  ts_attention_wish_for(&w->p, &x->wish, &(ts_source){to->data, to->dtype}, at, width, rows);
+}
+
+/* Wish, during block \a j of the keys, for what comes after it: this item's next, or the place of its dq and what the
+ * next one begins with; after the last of a sweep for the places of dk and dv, too. */
+static void wish(const backward *w, buffers *x, const item *now, const item *next, int64_t j, bool more) {
+  const ts_attention *p = &w->p;
+  ts_attention_block queries = ts_attention_block_at(p, TS_OF_QUERIES, now->i);
+  ts_attention_wish_anew(&x->wish);
+  if (more) {
+    wish_for_keys(w, x, now, j + 1);
+  } else if (x->for_queries) {
+    wish_for_sink(w, x, &w->dq, ts_attention_q_at(p, now->b, queries.row, now->head), p->q_width, queries.rows);
+  }
+  if (!more && next != NULL) {
+    wish_for_queries(w, x, next);
+    wish_for_keys(w, x, next, next->first);
+  }
+  bool last = x->for_keys && (next == NULL || next->first != now->first || next->b != now->b ||
+                              ts_attention_kv_head(p, next->head) != ts_attention_kv_head(p, now->head));
+  if (last) {
+    ts_attention_block keys = ts_attention_block_at(p, TS_OF_KEYS, j);
+    int64_t at = ts_attention_k_at(p, now->b, keys.row, ts_attention_kv_head(p, now->head));
+    wish_for_sink(w, x, &w->dk, at, p->k_width, keys.rows);
+    wish_for_sink(w, x, &w->dv, at, p->k_width, keys.rows);
+  }
+}
+
+/* Those that are held stay, of others one is held after the other.  \a next: what this thread probably does after it;
+ * NULL: nothing. */
+static void backward_queries(const backward *w, buffers *x, const item *now, const item *next) {
+  int kv = ts_attention_kv_head(&w->p, now->head);
+  ts_attention_block keys, following;
+  ts_attention_view view = ts_attention_view_of(&w->p, now->b, now->i);
+  int64_t j = ts_attention_next(&w->p, &view, now->first, now->end, &keys), after;
+  query_tiles queries = {0};
+  x->begun = false;
+  if (j < now->end) {
+    queries = load_query_tiles(w, x, now->b, now->head, now->i);
+  }
+  for (; j < now->end; j = after, keys = following) {
+    if (!x->for_keys) {
+      hold_keys(w, x, now->b, kv, j, j + 1);
+    }
+    key_tiles tile = tiles_of(w, x, now->b, kv, j, false);
+    after = ts_attention_next(&w->p, &view, j + 1, now->end, &following);
+    wish(w, x, now, next, j, after < now->end);
+    backward_keys(&w->p, x, &queries, &tile, now->b, now->head, &keys);
+  }
+  if (x->for_queries) {
+    store_queries(w, x, now->b, now->head, now->i);
+  }
+}
+
+/* Blocks of keys of a key head and all queries that read it, from the item's head and block on. */
+static void sweep_keys(const backward *w, buffers *x, item now, const item *next_sweep) {
+  int kv = ts_attention_kv_head(&w->p, now.head);
+  size_t whole = (size_t) ((now.end - now.first) * TS_KEYS * w->p.columns) * sizeof *x->dk;
+  hold_keys(w, x, now.b, kv, now.first, now.end);
   memset(x->dk, 0, whole);
   memset(x->dv, 0, whole);
-  for (int head = 0; head < w->p.heads; ++head) {
-    int64_t blocks = ts_attention_kv_head(&w->p, head) == kv ? w->p.blocks[TS_OF_QUERIES] : 0;
-    for (int64_t i = 0; i < blocks; ++i) {
-      backward_queries(w, x, b, head, i, first, end);
+  for (bool more = w->p.blocks[TS_OF_QUERIES] > 0; more;) {
+    item next = now;
+    if (++next.i == w->p.blocks[TS_OF_QUERIES]) {
+      next.i = 0;
+      next.head += 1;
     }
+    more = next.head < w->p.heads && ts_attention_kv_head(&w->p, next.head) == kv;
+    backward_queries(w, x, &now, more ? &next : next_sweep);
+    now = next;
   }
-  store_keys(w, x, b, kv);
+  store_keys(w, x, now.b, kv);
 }
 
 /* ---- the row ---- */
@@ -353,7 +419,22 @@ static backward backward_of_call(const ts_kernel_call *call) {
   return w;
 }
 
-/* The first sweeps, whose keys most queries see when causal, first; so the last blocks of queries. */
+/* The first sweeps, whose keys most queries see when causal, first. */
+static item sweep_at(const ts_attention *p, const division *d, int64_t number) {
+  int64_t key_heads = p->batch * p->kv_heads, at = number % key_heads, first = number / key_heads * d->blocks;
+  item result = {at / p->kv_heads, 0, first, ts_min(first + d->blocks, p->blocks[TS_OF_KEYS]), 0};
+  while (ts_attention_kv_head(p, result.head) < at % p->kv_heads) {
+    result.head += 1;
+  }
+  return result;
+}
+
+/* The last blocks of queries likewise. */
+static item queries_at(const ts_attention *p, int64_t number) {
+  int64_t blocks = p->blocks[TS_OF_QUERIES], head = number / blocks;
+  return (item){head / p->heads, blocks - 1 - number % blocks, 0, p->blocks[TS_OF_KEYS], (int) (head % p->heads)};
+}
+
 static void attention_dx_run(const ts_kernel_call *call) {
   if (call->node->attr.attention.blind) {
     ts_attention_see_nothing(call);
@@ -362,8 +443,8 @@ static void attention_dx_run(const ts_kernel_call *call) {
   backward w = backward_of_call(call);
   const ts_attention *p = &w.p;
   division d = divide_work(p, call->threads);
-  int64_t key_heads = p->batch * p->kv_heads, blocks = p->blocks[TS_OF_QUERIES], all = p->blocks[TS_OF_KEYS];
-  int64_t query_items = d.together ? 0 : p->batch * p->heads * blocks;
+  int64_t sweeps = p->batch * p->kv_heads * d.sweeps;
+  int64_t query_items = d.together ? 0 : p->batch * p->heads * p->blocks[TS_OF_QUERIES];
   char *workspace = (char *) call->workspace + ts_attention_bounds_bytes(p) + bytes_of_delta(p, call->node);
 #pragma omp parallel num_threads(call->threads)
   {
@@ -373,16 +454,16 @@ static void attention_dx_run(const ts_kernel_call *call) {
     x.for_keys = true;
     x.for_queries = d.together;
 #pragma omp for schedule(dynamic, 1) nowait
-    for (int64_t item = 0; item < key_heads * d.sweeps; ++item) {
-      int64_t head = item % key_heads, first = item / key_heads * d.blocks;
-      sweep_keys(&w, &x, head / p->kv_heads, (int) (head % p->kv_heads), first, ts_min(first + d.blocks, all));
+    for (int64_t number = 0; number < sweeps; ++number) {
+      item next = sweep_at(p, &d, number + call->threads);
+      sweep_keys(&w, &x, sweep_at(p, &d, number), number + call->threads < sweeps ? &next : NULL);
     }
     x.for_keys = false;
     x.for_queries = true;
 #pragma omp for schedule(dynamic, 1)
-    for (int64_t item = 0; item < query_items; ++item) {
-      int64_t head = item / blocks;
-      backward_queries(&w, &x, head / p->heads, (int) (head % p->heads), blocks - 1 - item % blocks, 0, all);
+    for (int64_t number = 0; number < query_items; ++number) {
+      item now = queries_at(p, number), next = queries_at(p, number + call->threads);
+      backward_queries(&w, &x, &now, number + call->threads < query_items ? &next : NULL);
     }
   }
 }

@@ -172,7 +172,7 @@ static ts_micro_product cells_of_rows(const grouped *g, const matrix *x, int64_t
 static ts_micro_ahead lines_of(const matrix *x, int64_t row, int64_t rows, int64_t at, int64_t n, int64_t tiles,
                                int64_t k) {
   int64_t size = (int64_t) ts_dtype_size(x->data.dtype);
-  ts_micro_ahead ahead = {address_of(x, row * x->width + at), x->width * size, rows, ts_pieces(n * size, k)};
+  ts_micro_ahead ahead = {address_of(x, row * x->width + at), x->width * size, rows, ts_pieces(n * size, k), NULL};
   if (n == x->width && rows > 0) {
     ahead.stride = ts_pieces(rows * n * size, tiles);
     ahead.n = tiles;

@@ -50,6 +50,7 @@ TS_INLINE bool ts_micro_pairs(void) {
 typedef struct ts_micro_ahead {
   const char *at;
   int64_t stride, n, step;
+  const struct ts_micro_ahead *then; /**< What is needed after these; NULL: nothing. */
 } ts_micro_ahead;
 
 /** c [m][n] (+)= a b over \a k cells.  Cell (i, k) of a is a[i * row + k * column]; b is [k][ldb], c [m][ldc]. */
@@ -68,7 +69,7 @@ typedef struct ts_micro_product {
 /** How many tiles ts_micro_run makes of m x n. Not collective. */
 TS_INLINE int64_t ts_micro_tiles(int64_t m, int64_t n) {
   int64_t wide = TS_MICRO_VECTORS * TS_MICRO_WIDTH;
-  return (m / 6 + m % 6 / 4 + m % 6 % 4) * (n / wide + n % wide / TS_MICRO_WIDTH);
+  return (m / 6 + m % 6 / 4 + m % 6 % 4) * ((n + wide - 1) / wide);
 }
 
 /** sum + a b in fp32; with \a pairs, of two bf16 in each cell.  Not collective. */
@@ -93,7 +94,9 @@ TS_INLINE void ts_micro_tile(const ts_micro_product *p, int i, int j, const int 
   int64_t apart = any ? p->ahead->step : 0;
   if (any) {
     p->ahead->at += p->ahead->stride;
-    --p->ahead->n;
+    if (--p->ahead->n == 0 && p->ahead->then != NULL) {
+      *p->ahead = *p->ahead->then;
+    }
   }
   const ts_cell *a = p->a + i * p->row, *b = p->b + j;
   float *c = p->c + i * p->ldc + j;
@@ -157,7 +160,12 @@ TS_INLINE void ts_micro_all(const ts_micro_product *p, const bool pairs, const b
   for (; j + TS_MICRO_VECTORS * TS_MICRO_WIDTH <= p->n; j += TS_MICRO_VECTORS * TS_MICRO_WIDTH) {
     ts_micro_columns(p, j, TS_MICRO_VECTORS, pairs, asks);
   }
-  for (; j < p->n; j += TS_MICRO_WIDTH) {
+  int rest = (p->n - j) / TS_MICRO_WIDTH;
+  if (TS_MICRO_VECTORS > 3 && rest == 3) {
+    ts_micro_columns(p, j, 3, pairs, asks);
+  } else if (TS_MICRO_VECTORS > 2 && rest == 2) {
+    ts_micro_columns(p, j, 2, pairs, asks);
+  } else if (rest == 1) {
     ts_micro_columns(p, j, 1, pairs, asks);
   }
 }
