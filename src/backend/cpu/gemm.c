@@ -2,6 +2,7 @@
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/onednn.h"
+#include "backend/cpu/team.h"
 #include "base/memory.h"
 #include "base/status.h"
 
@@ -385,14 +386,16 @@ static void add_slices(const ts_gemm *gemm, float *sums) {
 static void multiply_tiles(const ts_gemm *gemm, const arguments *x, void *workspace) {
   const ts_gemm_spec *s = &gemm->spec;
   float *sums = workspace;
+  ts_team team;
+  ts_team_begin(&team, units(gemm), (int) threads_of_tiles(gemm));
 #pragma omp parallel num_threads(threads_of_tiles(gemm))
   {
+    int thread = omp_get_thread_num();
     tile_buffers buffer = {0};
     if (gemm->workspace > 0) {
-      buffer = tile_buffers_of(gemm, (char *) workspace + slices_bytes(gemm), omp_get_thread_num());
+      buffer = tile_buffers_of(gemm, (char *) workspace + slices_bytes(gemm), thread);
     }
-#pragma omp for schedule(static)
-    for (int64_t i = 0; i < units(gemm); ++i) {
+    for (int64_t i = ts_team_next(&team, thread); i >= 0; i = ts_team_next(&team, thread)) {
       tile t = unit_tile(gemm, i);
       if (is_sliced(gemm)) {
         float *own = sums + (t.k / gemm->slice * s->m + t.i) * s->n + t.j;

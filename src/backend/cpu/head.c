@@ -251,7 +251,7 @@ static void add_losses(sweep *s, int64_t first, int64_t rows) {
 }
 
 static void visit_rows(sweep *s, int64_t first, int64_t rows) {
-#pragma omp parallel for schedule(static) num_threads(s->h->threads)
+#pragma omp parallel for schedule(dynamic, 1) num_threads(s->h->threads)
   for (int64_t i = 0; i < rows; ++i) {
     visit_row(s, first, i);
   }
