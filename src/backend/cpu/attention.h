@@ -252,8 +252,8 @@ TS_INLINE void ts_attention_sum_queries(const ts_attention *p, ts_micro_product 
   }
 }
 
-/** Rows of heads that products ask for while they run: those of the next step, whose tiles are read, and those that will
- * be written.  A head's row is a few lines of a long row, which no processor foresees. */
+/** Rows of heads that products ask for while they run: those that the next step reads, and those that will be written.
+ * A head's row is a few lines of a long row, which no processor foresees. */
 typedef struct ts_attention_wish {
   ts_micro_ahead next; /**< For products: where they are. */
   int n;

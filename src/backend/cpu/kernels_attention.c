@@ -34,8 +34,8 @@ static size_t take_forward_buffers(const ts_attention *p, char *base, buffers *b
   return at;
 }
 
-/* Scores of TS_DIAGONAL queries to weights in place, those of the first \a seen keys; others are 0.  The running maximum
- * and sum; what earlier results must be multiplied with. */
+/* Scores of TS_DIAGONAL queries to weights in place, those of the first \a seen keys; others are 0.  The running
+ * maximum and sum; what earlier results must be multiplied with. */
 static void softmax_of(float *score, float *max, float *sum, float *rescale, int seen, int keys) {
   float most[TS_DIAGONAL], total[TS_DIAGONAL];
   memcpy(most, max, sizeof most);
