@@ -47,29 +47,28 @@ static bool is_same(char *line, bool balanced) {
   return same;
 }
 
-/* The least maximum of all cuts without an empty part. */
-static double least_most(int n, const double *weight, int parts) {
+/* The least maximum of all cuts without an empty part; or the least sum of squares of those whose parts are at most
+ * `most`. */
+static double least_of(int n, const double *weight, int parts, double most) {
   double least = INFINITY, sum = 0;
-  if (parts == 1) {
-    for (int i = 0; i < n; ++i) {
-      sum += weight[i];
-    }
-    return sum;
+  if (parts == 0) {
+    return n == 0 ? 0 : INFINITY;
   }
-  for (int first = 1; first <= n - (parts - 1); ++first) {
+  for (int first = 1; first <= n; ++first) {
     sum += weight[first - 1];
-    least = fmin(least, fmax(sum, least_most(n - first, weight + first, parts - 1)));
+    double rest = least_of(n - first, weight + first, parts - 1, most);
+    least = fmin(least, isinf(most) ? fmax(sum, rest) : sum > most ? INFINITY : sum * sum + rest);
   }
   return least;
 }
 
 static void test_least_most(void) {
-  int wrong = 0, cases = 0;
+  int wrong = 0, uneven = 0, cases = 0;
   uint32_t state = 1;
   for (int n = 1; n <= 9; ++n) {
     for (int parts = 1; parts <= n; ++parts) {
       for (int k = 0; k < 20; ++k, ++cases) {
-        double weight[9], most = 0;
+        double weight[9], most = 0, squares = 0;
         int cuts[10];
         for (int i = 0; i < n; ++i) {
           state = state * 1664525u + 1013904223u;
@@ -84,12 +83,15 @@ static void test_least_most(void) {
           }
           whole = whole && cuts[p] < cuts[p + 1];
           most = fmax(most, sum);
+          squares += sum * sum; /* weights and so sums are whole numbers: no rounding */
         }
-        wrong += !whole || most != least_most(n, weight, parts);
+        wrong += !whole || most != least_of(n, weight, parts, INFINITY);
+        uneven += squares != least_of(n, weight, parts, most);
       }
     }
   }
   tap_ok(wrong == 0, "%d cuts for the least maximum: as good as all others, no part empty", cases);
+  tap_ok(uneven == 0, "and the most even of those that are as good");
 }
 
 int main(void) {

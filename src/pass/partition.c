@@ -60,36 +60,44 @@ void ts_partition_balanced(int n, const double *weight, int parts, int *cuts) {
   ts_free(sum);
 }
 
-/* most[k][i]: the least maximum of items i ... in k parts. */
-void ts_partition_least_most(int n, const double *weight, int parts, int *cuts) {
-  TS_ASSERT(n >= parts && parts > 0);
+/* Of items i ... in k parts: the least maximum, or, of parts of at most `most`, the least sum of their squares.
+ * \return [parts + 1][n + 1], INFINITY where there is none. */
+static double *find_least(int n, const double *weight, int parts, double most) {
   size_t row = (size_t) n + 1;
-  double *most = ts_malloc((size_t) (parts + 1) * row * sizeof *most);
+  double *least = ts_malloc((size_t) (parts + 1) * row * sizeof *least);
   for (size_t i = 0; i < (size_t) (parts + 1) * row; ++i) {
-    most[i] = INFINITY;
+    least[i] = INFINITY;
   }
-  most[n] = 0;
+  least[n] = 0;
   for (int k = 1; k <= parts; ++k) {
+    const double *rest = least + (size_t) (k - 1) * row;
+    double *here = least + (size_t) k * row;
     for (int i = 0; i <= n - k; ++i) {
       double sum = 0;
-      for (int end = i + 1; end <= n - (k - 1); ++end) {
-        sum += weight[end - 1];
-        most[(size_t) k * row + (size_t) i] =
-            fmin(most[(size_t) k * row + (size_t) i], fmax(sum, most[(size_t) (k - 1) * row + (size_t) end]));
+      for (int end = i + 1; end <= n - (k - 1) && (sum += weight[end - 1]) <= most; ++end) {
+        here[i] = fmin(here[i], isinf(most) ? fmax(sum, rest[end]) : sum * sum + rest[end]);
       }
     }
   }
+  return least;
+}
+
+void ts_partition_least_most(int n, const double *weight, int parts, int *cuts) {
+  TS_ASSERT(n >= parts && parts > 0);
+  size_t row = (size_t) n + 1;
+  double *least = find_least(n, weight, parts, INFINITY), most = least[(size_t) parts * row];
+  ts_free(least);
+  least = find_least(n, weight, parts, most);
   cuts[0] = 0;
-  for (int k = parts, i = 0; k > 0; --k) { /* the longest first part that does not exceed the best of all */
-    double sum = 0, best = most[(size_t) parts * row];
-    int end = i, longest = i + 1;
-    while (end < n - (k - 1) && sum + weight[end] <= best) {
-      sum += weight[end++];
-      longest = most[(size_t) (k - 1) * row + (size_t) end] <= best ? end : longest;
+  for (int k = parts; k > 0; --k) { /* the longest first part of those that come to the least */
+    const double *rest = least + (size_t) (k - 1) * row;
+    int i = cuts[parts - k];
+    double sum = 0;
+    for (int end = i + 1; end <= n - (k - 1) && (sum += weight[end - 1]) <= most; ++end) {
+      cuts[parts - k + 1] = sum * sum + rest[end] <= rest[row + (size_t) i] ? end : cuts[parts - k + 1];
     }
-    cuts[parts - k + 1] = i = k == 1 ? n : longest;
   }
-  ts_free(most);
+  ts_free(least);
 }
 
 /* Boundaries first ... last by one item. \return false: a part would be empty, and nothing has moved. */

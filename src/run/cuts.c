@@ -173,12 +173,19 @@ static double planned_bytes(const search *s, ts_deck *deck, const int *cuts) {
   return most;
 }
 
+/* Of the slowest piece. */
+static double slowest(const search *s, const int *cuts) {
+  double most = 0;
+  for (int k = 0; k < s->pieces; ++k) {
+    most = fmax(most, piece_seconds(s, cuts, k));
+  }
+  return most;
+}
+
 static void improve(search *s, int *cuts, double limit) {
   s->limit = limit;
-  s->most_seconds = s->most_bytes = 0;
-  for (int k = 0; k < s->pieces; ++k) {
-    s->most_seconds = fmax(s->most_seconds, piece_seconds(s, cuts, k));
-  }
+  s->most_seconds = slowest(s, cuts);
+  s->most_bytes = 0;
   for (int rank = 0; rank < s->pipeline.stages; ++rank) {
     s->most_bytes = fmax(s->most_bytes, rank_bytes(s, cuts, rank));
   }
@@ -243,21 +250,50 @@ static ts_status fit(search *s, ts_deck *deck, int *cuts, double memory, ts_erro
                              deck->pipeline.partition, ts_human_bytes(need, needs), ts_human_bytes(memory, has));
 }
 
+/* What the schedule's step takes, of cuts whose slowest piece is as fast as can be. */
+static double step_seconds(void *user, const int *cuts) {
+  const search *s = user;
+  ts_pipeline_seconds *piece = ts_calloc((size_t) s->pieces, sizeof *piece);
+  ts_pipeline_times times = {0};
+  ts_error err = {0};
+  if (slowest(s, cuts) > s->most_seconds * (1 + 1e-9)) {
+    ts_free(piece);
+    return INFINITY;
+  }
+  for (int k = 0; k < s->pieces; ++k) {
+    for (int u = cuts[k]; u < cuts[k + 1]; ++u) {
+      piece[k].forward += s->seconds[u].forward;
+      piece[k].input += s->seconds[u].input;
+      piece[k].weight += s->seconds[u].weight;
+    }
+  }
+  TS_CHECK(ts_pipeline_clock(&s->pipeline, piece, 0, NULL, NULL, &times, &err) == TS_OK, "%s", err.text);
+  double seconds = times.seconds;
+  ts_pipeline_times_clear(&times);
+  ts_free(piece);
+  return seconds;
+}
+
+/* Of cuts as fast by their slowest piece, where short pieces are and long ones decides how long others wait while a
+ * pipeline fills and empties.  Between that all steps are alike, so two micro-batches a stage do for any number. */
+static void hasten(search *s, int *cuts) {
+  const int64_t all = s->pipeline.micro_batches;
+  s->most_seconds = slowest(s, cuts);
+  s->pipeline.micro_batches = all < 2 * s->pipeline.stages ? all : 2 * s->pipeline.stages;
+  ts_partition_improve(s->pieces, cuts, step_seconds, s);
+  s->pipeline.micro_batches = all;
+}
+
 static ts_status search_cuts(search *s, ts_deck *deck, int *cuts, int64_t memory, ts_error *err) {
   ts_deck other;
   ts_mesh mesh;
   ts_program *whole = plan_whole(s, &other, &mesh);
-  s->units = whole->graph->n_units;
   s->whole = whole->plan;
-  s->seconds = ts_calloc((size_t) s->units + 1, sizeof *s->seconds);
   s->step = ts_calloc((size_t) s->pipeline.stages, sizeof *s->step);
   for (int rank = 0; rank < s->pipeline.stages; ++rank) {
     const ts_step_order order = {s->pipeline.schedule, s->pipeline.stages, rank, s->pipeline.chunks};
     s->step[rank] = ts_step_of(TS_MODEL_TRAIN, s->pipeline.micro_batches, &order);
   }
-  ts_graph *model = ts_program_model(s->options);
-  ts_stage_seconds(model, deck, s->options->target.backend, s->seconds);
-  ts_graph_destroy(&model);
   ts_status status = TS_OK;
   if (goes_by(deck, "memory")) {
     improve(s, cuts, 0);
@@ -269,7 +305,6 @@ static ts_status search_cuts(search *s, ts_deck *deck, int *cuts, int64_t memory
     ts_step_clear(&s->step[rank]);
   }
   ts_free(s->step);
-  ts_free(s->seconds);
   ts_program_destroy(&whole);
   return status;
 }
@@ -285,12 +320,17 @@ ts_status ts_cuts_decide(const ts_program_options *options, ts_deck *deck, int64
   s.pieces = s.pipeline.stages * s.pipeline.chunks;
   int *cuts = ts_calloc((size_t) s.pieces + 1, sizeof *cuts);
   ts_graph *model = ts_program_model(options);
+  s.units = model->n_units;
+  s.seconds = ts_calloc((size_t) s.units + 1, sizeof *s.seconds);
+  ts_stage_seconds(model, deck, options->target.backend, s.seconds);
   ts_stage_cuts(model, deck, options->target.backend, s.pieces, cuts);
   ts_graph_destroy(&model);
+  hasten(&s, cuts);
   bool fits =
       goes_by(deck, "time") || (goes_by(deck, "best") && (memory == 0 || planned_bytes(&s, deck, cuts) <= memory));
   ts_status status = fits ? TS_OK : search_cuts(&s, deck, cuts, memory, err);
   write_units(deck, cuts, s.pieces);
+  ts_free(s.seconds);
   ts_free(cuts);
   return status;
 }
