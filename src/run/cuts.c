@@ -251,7 +251,7 @@ static ts_status fit(search *s, ts_deck *deck, int *cuts, double memory, ts_erro
 }
 
 /* What the schedule's step takes, of cuts whose slowest piece is as fast as can be. */
-static double step_seconds(void *user, const int *cuts) {
+static double clock_seconds(void *user, const int *cuts) {
   const search *s = user;
   ts_pipeline_seconds *piece = ts_calloc((size_t) s->pieces, sizeof *piece);
   ts_pipeline_times times = {0};
@@ -280,7 +280,7 @@ static void hasten(search *s, int *cuts) {
   const int64_t all = s->pipeline.micro_batches;
   s->most_seconds = slowest(s, cuts);
   s->pipeline.micro_batches = all < 2 * s->pipeline.stages ? all : 2 * s->pipeline.stages;
-  ts_partition_improve(s->pieces, cuts, step_seconds, s);
+  ts_partition_improve(s->pieces, cuts, clock_seconds, s);
   s->pipeline.micro_batches = all;
 }
 

@@ -163,8 +163,8 @@ static item item_at(const ts_attention *p, int64_t number) {
 }
 
 /* Wish for the next block of keys that an item sees, after number \a i; returns its number. */
-static int64_t wish_for_keys(const ts_attention *p, const ts_attention_operands *to, ts_attention_wish *wish,
-                             const item *of, int64_t i) {
+static int64_t wish_for_next_keys(const ts_attention *p, const ts_attention_operands *to, ts_attention_wish *wish,
+                                  const item *of, int64_t i) {
   ts_attention_block keys;
   ts_attention_view view = ts_attention_view_of(p, of->b, of->i);
   int64_t end = p->blocks[TS_OF_KEYS], j = ts_attention_next(p, &view, i + 1, end, &keys);
@@ -176,10 +176,10 @@ static int64_t wish_for_keys(const ts_attention *p, const ts_attention_operands 
 
 /* Wish, during block \a j of the keys, for what comes after it; after an item's last, for its result's place and what
  * the next begins with. */
-static void wish(const ts_attention *p, const ts_attention_operands *to, buffers *x, const item *now, const item *next,
-                 int64_t j) {
+static void wish_forward(const ts_attention *p, const ts_attention_operands *to, buffers *x, const item *now,
+                         const item *next, int64_t j) {
   ts_attention_wish_anew(&x->wish);
-  if (wish_for_keys(p, to, &x->wish, now, j) < p->blocks[TS_OF_KEYS]) {
+  if (wish_for_next_keys(p, to, &x->wish, now, j) < p->blocks[TS_OF_KEYS]) {
     return;
   }
   ts_attention_block queries = ts_attention_block_at(p, TS_OF_QUERIES, now->i);
@@ -190,7 +190,7 @@ static void wish(const ts_attention *p, const ts_attention_operands *to, buffers
     queries = ts_attention_block_at(p, TS_OF_QUERIES, next->i);
     ts_attention_wish_for(p, &x->wish, &(ts_source){to->q, p->dtype},
                           ts_attention_q_at(p, next->b, queries.row, next->head), p->q_width, queries.rows);
-    wish_for_keys(p, to, &x->wish, next, -1);
+    wish_for_next_keys(p, to, &x->wish, next, -1);
   }
 }
 
@@ -211,7 +211,7 @@ static void forward_queries(const ts_attention *p, const ts_attention_operands *
   ts_attention_view view = ts_attention_view_of(p, b, now->i);
   int64_t end = p->blocks[TS_OF_KEYS], j = ts_attention_next(p, &view, 0, end, &keys);
   for (; j < end; j = ts_attention_next(p, &view, j + 1, end, &keys)) {
-    wish(p, to, x, now, next, j);
+    wish_forward(p, to, x, now, next, j);
     forward_keys(p, to, x, b, head, &queries, &keys);
   }
   finish_softmax(p, x);

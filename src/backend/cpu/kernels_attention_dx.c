@@ -297,7 +297,7 @@ static void wish_for_sink(const backward *w, buffers *x, const ts_sink *to, int6
 
 /* Wish, during block \a j of the keys, for what comes after it: this item's next, or the place of its dq and what the
  * next one begins with; after the last of a sweep for the places of dk and dv, too. */
-static void wish(const backward *w, buffers *x, const item *now, const item *next, int64_t j, bool more) {
+static void wish_backward(const backward *w, buffers *x, const item *now, const item *next, int64_t j, bool more) {
   const ts_attention *p = &w->p;
   ts_attention_block queries = ts_attention_block_at(p, TS_OF_QUERIES, now->i);
   ts_attention_wish_anew(&x->wish);
@@ -338,7 +338,7 @@ static void backward_queries(const backward *w, buffers *x, const item *now, con
     }
     key_tiles tile = tiles_of(w, x, now->b, kv, j, false);
     after = ts_attention_next(&w->p, &view, j + 1, now->end, &following);
-    wish(w, x, now, next, j, after < now->end);
+    wish_backward(w, x, now, next, j, after < now->end);
     backward_keys(&w->p, x, &queries, &tile, now->b, now->head, &keys);
   }
   if (x->for_queries) {

@@ -31,7 +31,7 @@ static inline void ts_team_begin(ts_team *s, int64_t n, int threads) {
   }
 }
 
-/* Take the first of a stretch, or the last; -1: none is left. */
+/** Take the first of a stretch, or the last; -1: none is left.  Not collective. */
 static inline int64_t ts_team_take(ts_team *s, int i, bool last) {
   uint64_t left = atomic_load_explicit(&s->stretch[i].left, memory_order_relaxed), first, end, then;
   do {
