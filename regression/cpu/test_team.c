@@ -40,7 +40,7 @@ static void test_once(int threads, int n) {
 #pragma omp parallel num_threads(threads)
   {
     int thread = omp_get_thread_num();
-    for (int64_t i; thread > 0 && (i = ts_team_next(&team, thread)) >= 0;) {
+    for (int64_t i; (thread > 0 || omp_get_num_threads() == 1) && (i = ts_team_next(&team, thread)) >= 0;) {
 #pragma omp atomic
       times[i] += 1;
     }

@@ -91,6 +91,10 @@ static void test_least_most(void) {
     }
   }
   tap_ok(wrong == 0, "%d cuts for the least maximum: as good as all others, no part empty", cases);
+  const double same[] = {1, 1, 1, 1, 1};
+  int cuts[4];
+  ts_partition_least_most(5, same, 3, cuts);
+  tap_ok(cuts[1] == 2 && cuts[2] == 4 && cuts[3] == 5, "5 alike in 3 parts: the first are the longest");
   tap_ok(uneven == 0, "and the most even of those that are as good");
 }
 

@@ -61,8 +61,9 @@ void ts_partition_balanced(int n, const double *weight, int parts, int *cuts) {
 }
 
 /* Of items i ... in k parts: the least maximum, or, of parts of at most `most`, the least sum of their squares.
- * \return [parts + 1][n + 1], INFINITY where there is none. */
-static double *find_least(int n, const double *weight, int parts, double most) {
+ * \param [out] end  [parts + 1][n + 1] Where the first of these parts ends then, as late as may be.
+ * \return the least of all items in all parts. */
+static double find_least(int n, const double *weight, int parts, double most, int *end) {
   size_t row = (size_t) n + 1;
   double *least = ts_malloc((size_t) (parts + 1) * row * sizeof *least);
   for (size_t i = 0; i < (size_t) (parts + 1) * row; ++i) {
@@ -71,33 +72,31 @@ static double *find_least(int n, const double *weight, int parts, double most) {
   least[n] = 0;
   for (int k = 1; k <= parts; ++k) {
     const double *rest = least + (size_t) (k - 1) * row;
-    double *here = least + (size_t) k * row;
     for (int i = 0; i <= n - k; ++i) {
+      size_t here = (size_t) k * row + (size_t) i;
       double sum = 0;
-      for (int end = i + 1; end <= n - (k - 1) && (sum += weight[end - 1]) <= most; ++end) {
-        here[i] = fmin(here[i], isinf(most) ? fmax(sum, rest[end]) : sum * sum + rest[end]);
+      for (int j = i + 1; j <= n - (k - 1) && (sum += weight[j - 1]) <= most; ++j) {
+        double value = isinf(most) ? fmax(sum, rest[j]) : sum * sum + rest[j];
+        end[here] = value <= least[here] ? j : end[here];
+        least[here] = fmin(value, least[here]);
       }
     }
   }
-  return least;
+  double all = least[(size_t) parts * row];
+  ts_free(least);
+  return all;
 }
 
 void ts_partition_least_most(int n, const double *weight, int parts, int *cuts) {
   TS_ASSERT(n >= parts && parts > 0);
   size_t row = (size_t) n + 1;
-  double *least = find_least(n, weight, parts, INFINITY), most = least[(size_t) parts * row];
-  ts_free(least);
-  least = find_least(n, weight, parts, most);
+  int *end = ts_calloc((size_t) (parts + 1) * row, sizeof *end);
+  find_least(n, weight, parts, find_least(n, weight, parts, INFINITY, end), end);
   cuts[0] = 0;
-  for (int k = parts; k > 0; --k) { /* the longest first part of those that come to the least */
-    const double *rest = least + (size_t) (k - 1) * row;
-    int i = cuts[parts - k];
-    double sum = 0;
-    for (int end = i + 1; end <= n - (k - 1) && (sum += weight[end - 1]) <= most; ++end) {
-      cuts[parts - k + 1] = sum * sum + rest[end] <= rest[row + (size_t) i] ? end : cuts[parts - k + 1];
-    }
+  for (int k = parts; k > 0; --k) {
+    cuts[parts - k + 1] = end[(size_t) k * row + (size_t) cuts[parts - k]];
   }
-  ts_free(least);
+  ts_free(end);
 }
 
 /* Boundaries first ... last by one item. \return false: a part would be empty, and nothing has moved. */
@@ -108,6 +107,9 @@ static bool shift(int *cuts, int first, int last, int by) {
   }
   return !empties;
 }
+
+/* What is no gain. */
+#define ROUNDING 1e-12
 
 double ts_partition_improve(int parts, int *cuts, ts_partition_cost *cost, void *user) {
   double best = cost(user, cuts);
@@ -120,7 +122,7 @@ double ts_partition_improve(int parts, int *cuts, ts_partition_cost *cost, void 
           continue;
         }
         double now = cost(user, cuts);
-        if (now < best) {
+        if (now * (1 + ROUNDING) < best) {
           best = now;
           better = true;
         } else {

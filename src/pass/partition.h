@@ -16,7 +16,7 @@ void ts_partition_uniform(int n, int parts, int *cuts);
 void ts_partition_balanced(int n, const double *weight, int parts, int *cuts);
 
 /** The least maximum of a part's sum, and no part is empty; of cuts that are as good the most even (the least sum of
- * squares), of these the one whose first parts are the shortest: as stages they keep more.  Time n^2 parts.
+ * squares), of these one whose first parts are the longest.  Time n^2 parts.
  * \param [in]  weight  Of each item, at least 0; n >= parts.
  * \param [out] cuts    [parts + 1] Not collective. */
 void ts_partition_least_most(int n, const double *weight, int parts, int *cuts);

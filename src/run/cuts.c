@@ -17,6 +17,9 @@
 /* So often a cut is sought that fits. */
 #define AIMS 4
 
+/* Pieces times stages of all clocks of a search: about a second. */
+#define CLOCK_WORK (8 << 20)
+
 typedef struct search {
   const ts_program_options *options;
   ts_pipeline pipeline;
@@ -27,6 +30,7 @@ typedef struct search {
   double most_seconds;          /* of a piece when the search begins, */
   double most_bytes;            /* of a rank */
   double limit;                 /* bytes; 0: as few as can be */
+  int64_t clocks;               /* that may still be looked at */
 } search;
 
 static bool goes_by(const ts_deck *deck, const char *name) {
@@ -250,16 +254,30 @@ static ts_status fit(search *s, ts_deck *deck, int *cuts, double memory, ts_erro
                              deck->pipeline.partition, ts_human_bytes(need, needs), ts_human_bytes(memory, has));
 }
 
-/* What the schedule's step takes, of cuts whose slowest piece is as fast as can be. */
+/* Of all of a rank's pieces, of the rank that works longest. */
+static double busiest(const search *s, const int *cuts) {
+  double most = 0;
+  for (int rank = 0; rank < s->pipeline.stages; ++rank) {
+    double sum = 0;
+    for (int chunk = 0; chunk < s->pipeline.chunks; ++chunk) {
+      sum += piece_seconds(s, cuts, ts_pipeline_piece(&s->pipeline, rank, chunk));
+    }
+    most = fmax(most, sum);
+  }
+  return most;
+}
+
+/* What the schedule's step takes, of cuts whose slowest piece is no slower: two micro-batches a stage go by the clock,
+ * all others keep the busiest rank busy. */
 static double clock_seconds(void *user, const int *cuts) {
-  const search *s = user;
+  search *s = user;
+  if (slowest(s, cuts) > s->most_seconds * (1 + 1e-9) || s->clocks == 0) {
+    return INFINITY;
+  }
+  s->clocks -= 1;
   ts_pipeline_seconds *piece = ts_calloc((size_t) s->pieces, sizeof *piece);
   ts_pipeline_times times = {0};
   ts_error err = {0};
-  if (slowest(s, cuts) > s->most_seconds * (1 + 1e-9)) {
-    ts_free(piece);
-    return INFINITY;
-  }
   for (int k = 0; k < s->pieces; ++k) {
     for (int u = cuts[k]; u < cuts[k + 1]; ++u) {
       piece[k].forward += s->seconds[u].forward;
@@ -267,21 +285,21 @@ static double clock_seconds(void *user, const int *cuts) {
       piece[k].weight += s->seconds[u].weight;
     }
   }
-  TS_CHECK(ts_pipeline_clock(&s->pipeline, piece, 0, NULL, NULL, &times, &err) == TS_OK, "%s", err.text);
-  double seconds = times.seconds;
+  ts_pipeline few = s->pipeline;
+  few.micro_batches = few.micro_batches < 2 * few.stages ? few.micro_batches : 2 * few.stages;
+  TS_CHECK(ts_pipeline_clock(&few, piece, 0, NULL, NULL, &times, &err) == TS_OK, "%s", err.text);
+  double seconds = times.seconds + (double) (s->pipeline.micro_batches - few.micro_batches) * busiest(s, cuts);
   ts_pipeline_times_clear(&times);
   ts_free(piece);
   return seconds;
 }
 
-/* Of cuts as fast by their slowest piece, where short pieces are and long ones decides how long others wait while a
- * pipeline fills and empties.  Between that all steps are alike, so two micro-batches a stage do for any number. */
+/* Of cuts as fast by their slowest piece, where short pieces are and long ones decides how long others wait: units move
+ * as long as a step becomes shorter. */
 static void hasten(search *s, int *cuts) {
-  const int64_t all = s->pipeline.micro_batches;
   s->most_seconds = slowest(s, cuts);
-  s->pipeline.micro_batches = all < 2 * s->pipeline.stages ? all : 2 * s->pipeline.stages;
+  s->clocks = 1 + CLOCK_WORK / ((int64_t) s->pieces * s->pipeline.stages);
   ts_partition_improve(s->pieces, cuts, clock_seconds, s);
-  s->pipeline.micro_batches = all;
 }
 
 static ts_status search_cuts(search *s, ts_deck *deck, int *cuts, int64_t memory, ts_error *err) {
@@ -309,6 +327,22 @@ static ts_status search_cuts(search *s, ts_deck *deck, int *cuts, int64_t memory
   return status;
 }
 
+/* The cut by time: hastened, or as it is, whichever fits; "time" does not ask.
+ * \return false: neither fits, and the cut is as it was. */
+static bool take_fast(search *s, ts_deck *deck, int *cuts, int64_t memory) {
+  bool asks = goes_by(deck, "best") && memory > 0, fits = true;
+  size_t bytes = ((size_t) s->pieces + 1) * sizeof *cuts;
+  int *even = ts_malloc(bytes);
+  memcpy(even, cuts, bytes);
+  hasten(s, cuts);
+  if (asks && planned_bytes(s, deck, cuts) > (double) memory) {
+    memcpy(cuts, even, bytes);
+    fits = planned_bytes(s, deck, cuts) <= (double) memory;
+  }
+  ts_free(even);
+  return fits;
+}
+
 ts_status ts_cuts_decide(const ts_program_options *options, ts_deck *deck, int64_t memory, ts_error *err) {
   if (!ts_cuts_are_open(deck, options->mesh) || options->use != TS_MODEL_TRAIN) {
     return TS_OK;
@@ -325,10 +359,8 @@ ts_status ts_cuts_decide(const ts_program_options *options, ts_deck *deck, int64
   ts_stage_seconds(model, deck, options->target.backend, s.seconds);
   ts_stage_cuts(model, deck, options->target.backend, s.pieces, cuts);
   ts_graph_destroy(&model);
-  hasten(&s, cuts);
-  bool fits =
-      goes_by(deck, "time") || (goes_by(deck, "best") && (memory == 0 || planned_bytes(&s, deck, cuts) <= memory));
-  ts_status status = fits ? TS_OK : search_cuts(&s, deck, cuts, memory, err);
+  ts_status status =
+      goes_by(deck, "memory") || !take_fast(&s, deck, cuts, memory) ? search_cuts(&s, deck, cuts, memory, err) : TS_OK;
   write_units(deck, cuts, s.pieces);
   ts_free(s.seconds);
   ts_free(cuts);

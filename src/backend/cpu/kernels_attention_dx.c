@@ -300,18 +300,22 @@ static void wish_for_sink(const backward *w, buffers *x, const ts_sink *to, int6
 static void wish_backward(const backward *w, buffers *x, const item *now, const item *next, int64_t j, bool more) {
   const ts_attention *p = &w->p;
   ts_attention_block queries = ts_attention_block_at(p, TS_OF_QUERIES, now->i);
+  bool last = x->for_keys && (next == NULL || next->first != now->first || next->b != now->b ||
+                              ts_attention_kv_head(p, next->head) != ts_attention_kv_head(p, now->head));
+  bool copied = x->for_keys && !p->direct; /* a sweep's keys: those of another are read */
   ts_attention_wish_anew(&x->wish);
-  if (more) {
+  if (more && !copied) {
     wish_for_keys(w, x, now, j + 1);
-  } else if (x->for_queries) {
+  }
+  if (!more && x->for_queries) {
     wish_for_sink(w, x, &w->dq, ts_attention_q_at(p, now->b, queries.row, now->head), p->q_width, queries.rows);
   }
   if (!more && next != NULL) {
     wish_for_queries(w, x, next);
+  }
+  if (!more && next != NULL && (last || !copied)) {
     wish_for_keys(w, x, next, next->first);
   }
-  bool last = x->for_keys && (next == NULL || next->first != now->first || next->b != now->b ||
-                              ts_attention_kv_head(p, next->head) != ts_attention_kv_head(p, now->head));
   if (last) {
     ts_attention_block keys = ts_attention_block_at(p, TS_OF_KEYS, j);
     int64_t at = ts_attention_k_at(p, now->b, keys.row, ts_attention_kv_head(p, now->head));
@@ -353,7 +357,7 @@ static void sweep_keys(const backward *w, buffers *x, item now, const item *next
   hold_keys(w, x, now.b, kv, now.first, now.end);
   memset(x->dk, 0, whole);
   memset(x->dv, 0, whole);
-  for (bool more = w->p.blocks[TS_OF_QUERIES] > 0; more;) {
+  for (bool more = w->p.blocks[TS_OF_QUERIES] > 0 && now.head < w->p.heads; more;) {
     item next = now;
     if (++next.i == w->p.blocks[TS_OF_QUERIES]) {
       next.i = 0;
