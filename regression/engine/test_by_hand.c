@@ -284,6 +284,62 @@ static course in_twos(ts_world *world, const char *sets) {
   return c;
 }
 
+/* What the forward stores, and what a rank is planned to need. */
+static int64_t stored_ahead(ts_world *world, const char *sets, int64_t *peak) {
+  subject s = open_subject(world, train_run_llama, sets, TS_CAN_TRAIN | TS_CAN_STEP, NULL);
+  const ts_program *program = ts_engine_program(s.engine);
+  int64_t n = 0;
+  for (ts_nid i = 0; i < program->graph->n_nodes; ++i) {
+    n += program->graph->node[i].op == TS_OP_STORE && program->graph->node[i].segment == TS_SEGMENT_FORWARD;
+  }
+  *peak = program->plan->peak_bytes;
+  close_subject(&s);
+  return n;
+}
+
+/* Whether it runs within so many bytes. */
+static bool fits(ts_world *world, const char *sets, int64_t limit) {
+  ts_error err = {0};
+  char *all = ts_format(DEVICE "%s run.memory_limit=%lldL", sets, (long long) limit);
+  ts_deck *deck = train_run_deck(world, train_run_llama, all);
+  ts_engine *engine = NULL;
+  bool yes = ts_initialize(NULL, deck, world, TS_CAN_TRAIN | TS_CAN_STEP, &engine, &err) == TS_OK;
+  ts_engine_destroy(&engine);
+  ts_deck_destroy(&deck);
+  ts_error_clear(&err);
+  ts_free(all);
+  return yes;
+}
+
+/* The smallest limit, to 16 KB, sends activations to files, too: of blocks whose inputs take most. */
+static void test_activations_in_files(ts_world *world) {
+  int64_t most, peak, least = 0, limit = (int64_t) 1 << 30;
+  const char *directory = tap_directory_all(MPI_COMM_WORLD);
+  char *deep = ts_format("gradient_accumulation_steps=1 model.num_hidden_layers=12 model.hidden_size=120 "
+                         "model.intermediate_size=120 data.sequence_length=32 train_micro_batch_size_per_gpu=32 "
+                         "activation_checkpointing.enabled=true zero_optimization.stage=3 train_batch_size=%d",
+                         32 * ts_world_size(world));
+  char *blocks = ts_format("%s zero_optimization.offload_optimizer={device=\"auto\";nvme_path=\"%s\";} "
+                           "activation_checkpointing.cpu_checkpointing=true aio={block_size=65536;queue_depth=1;}",
+                           deep, directory);
+  course expected = in_twos(world, deep);
+  int64_t before = stored_ahead(world, blocks, &most);
+  while (limit - least > 16384) {
+    int64_t middle = least + (limit - least) / 2;
+    *(fits(world, blocks, middle) ? &limit : &least) = middle;
+  }
+  char *limited = ts_format("%s run.memory_limit=%lldL", blocks, (long long) limit);
+  int64_t stored = stored_ahead(world, limited, &peak);
+  course c = in_twos(world, limited);
+  tap_ok_all(
+      MPI_COMM_WORLD, before == 0 && stored > 0 && peak < most && is_equal(&c, &expected),
+      "steps of twice as many, %lld activations in files under %lld bytes, a plan of %lld for %lld: the same bits",
+      (long long) stored, (long long) limit, (long long) peak, (long long) most);
+  ts_free(limited);
+  ts_free(blocks);
+  ts_free(deep);
+}
+
 static void test_files(ts_world *world) {
   const char *directory = tap_directory_all(MPI_COMM_WORLD);
   char *memory = ts_format("gradient_accumulation_steps=1 zero_optimization.stage=3 "
@@ -728,6 +784,9 @@ int main(int argc, char **argv) {
   test_orders(world);
   if (!is_stand_in) { /* files are not there yet on GPUs */
     test_files(world);
+    if (!is_stand_in) { /* beside a device they leave without a limit, and first to the host */
+      test_activations_in_files(world);
+    }
   }
   test_inputs_stay(world);
   test_balance(world);
