@@ -189,26 +189,27 @@ void ts_attention_store(const ts_attention *p, const ts_sink *to, const float *f
 /** Queries at the start of a block, a multiple of TS_DIAGONAL, that the causal mask keeps from seeing key \a k of a
  * block and those after it in its group: scores are made by groups of TS_DIAGONAL keys from where the queries begin.
  * \param [in] t  Token of the first query. Not collective. */
-TS_INLINE int ts_attention_blind(const ts_attention *p, int64_t t, const ts_attention_block *keys, int k) {
+TS_INLINE int ts_attention_too_early(const ts_attention *p, int64_t t, const ts_attention_block *keys, int k) {
   int64_t begin = ts_max(keys->token, t), past = keys->token + k - begin;
   return p->causal && past >= 0 ? (int) ((begin - t + past / TS_DIAGONAL * TS_DIAGONAL) / TS_DIAGONAL * TS_DIAGONAL)
                                 : 0;
 }
 
-/** Of keys from \a i on, those of whose scores ts_attention_blind is the same. Not collective. */
+/** Of keys from \a i on, those of whose scores ts_attention_too_early is the same. Not collective. */
 TS_INLINE int ts_attention_together(const ts_attention *p, int64_t t, const ts_attention_block *keys, int i) {
   int64_t j = keys->token + i, until = p->causal && j < t ? t - j : p->causal ? TS_DIAGONAL : keys->rows;
   return (int) ts_min(until, keys->rows - i);
 }
 
 /** c [keys][TS_QUERIES] = a b, summed over the head, a its keys or values, b its queries, from token \a t on, or their
- * gradients; m and n are set here.  What ts_attention_blind leaves out is not written. Not collective. */
+ * gradients; m and n are set here, ahead must be.  What ts_attention_too_early leaves out is not written.
+ * Not collective. */
 TS_INLINE void ts_attention_scores(const ts_attention *p, ts_micro_product product, int64_t t,
                                    const ts_attention_block *keys) {
   const ts_cell *a = product.a, *b = product.b;
   float *c = product.c;
   for (int i = 0; i < keys->rows; i += product.m) {
-    int first = ts_attention_blind(p, t, keys, i);
+    int first = ts_attention_too_early(p, t, keys, i);
     product.m = ts_attention_together(p, t, keys, i);
     product.n = TS_QUERIES - first;
     product.a = a + i * product.row;
@@ -219,8 +220,8 @@ TS_INLINE void ts_attention_scores(const ts_attention *p, ts_micro_product produ
 }
 
 /** c [TS_QUERIES][columns] (+)= weights b, summed over the keys, a kept along them, of queries from token \a t on; m
- * and k are set here.  Weights that the causal mask made zero are left out by groups of TS_DIAGONAL queries.
- * Not collective. */
+ * and k are set here, ahead must be.  Weights that the causal mask made zero are left out by groups of TS_DIAGONAL
+ * queries.  Not collective. */
 TS_INLINE void ts_attention_sum_keys(const ts_attention *p, ts_micro_product product, int64_t t,
                                      const ts_attention_block *keys) {
   bool diagonal = p->causal && keys->token + keys->rows > t;
@@ -235,7 +236,7 @@ TS_INLINE void ts_attention_sum_keys(const ts_attention *p, ts_micro_product pro
 }
 
 /** c [keys][columns] += weights b, summed over queries from token \a t on, a kept along the queries; m and k are set
- * here.  As above, by groups of TS_DIAGONAL keys, which somebody sees. Not collective. */
+ * here, ahead must be.  As above, by groups of TS_DIAGONAL keys, which somebody sees. Not collective. */
 TS_INLINE void ts_attention_sum_queries(const ts_attention *p, ts_micro_product product, int64_t t,
                                         const ts_attention_block *keys) {
   for (int i = 0, rows; i < keys->rows; i += rows) {

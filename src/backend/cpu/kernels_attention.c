@@ -70,7 +70,7 @@ static void softmax_of(float *score, float *max, float *sum, float *rescale, int
 static void softmax_block(const ts_attention *p, buffers *x, int64_t t, const ts_attention_block *keys) {
   for (int i = 0; i < TS_QUERIES; i += TS_DIAGONAL) {
     int seen = keys->rows;
-    while (seen > 0 && ts_attention_blind(p, t, keys, seen - 1) > i) {
+    while (seen > 0 && ts_attention_too_early(p, t, keys, seen - 1) > i) {
       seen -= 1;
     }
     softmax_of(x->score + i, x->max + i, x->sum + i, x->rescale + i, seen, keys->rows);

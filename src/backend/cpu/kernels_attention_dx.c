@@ -135,7 +135,7 @@ TS_INLINE void weights_and_ds_of(const ts_attention *p, buffers *x, int64_t t, c
   for (int k = 0; k < keys->rows; ++k) {
     float *score = x->score + k * TS_QUERIES, *dp = x->dp + k * TS_QUERIES;
     const float *factor = x->factor + k * TS_QUERIES, *lse = x->lse, *delta = x->delta;
-    int first = ts_attention_blind(p, t, keys, k);
+    int first = ts_attention_too_early(p, t, keys, k);
     memset(score, 0, (size_t) first * sizeof *score);
     memset(dp, 0, (size_t) first * sizeof *dp);
 #pragma omp simd
