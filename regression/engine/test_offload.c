@@ -92,6 +92,19 @@ static const offload_case cases[] = {
                  "moe.dispatch=alltoall"},
     {4, BOTH, LLAMA, ALL DROPPED " pipeline.stages=2 sequence_parallel_size=2 gradient_accumulation_steps=2"},
     {4, BOTH, LLAMA, ALL DROPPED " tensor_parallel.autotp_size=2 sequence_parallel_size=2 bf16.enabled=true"},
+    /* what updates wait for is gathered among others' messages */
+    {4, STATES, LLAMA,
+     ALL PIECES
+     " zero_optimization.stage=2 tensor_parallel.autotp_size=2 gradient_accumulation_steps=2 bf16.enabled=true"},
+    {4, STATES, GPT2,
+     ALL PIECES " zero_optimization.stage=1 pipeline.stages=2 gradient_accumulation_steps=3 "
+                "zero_optimization.allgather_bucket_size=1000"},
+    {4, STATES, LLAMA,
+     ALL PIECES " zero_optimization.stage=1 pipeline.stages=2 gradient_accumulation_steps=6 pipeline.schedule=zb_v"},
+    {4, STATES, LLAMA,
+     ALL PIECES " zero_optimization.stage=2 gradient_accumulation_steps=3 moe={num_experts=4;k=2;ep_size=2;} "
+                "moe.dispatch=alltoall"},
+    {4, STATES, LLAMA, ALL PIECES " zero_optimization.stage=2 sequence_parallel_size=2 fp16.enabled=true"},
 };
 
 /* And in the order of units, against that of micro-batches in memory. */
@@ -275,29 +288,100 @@ static void count_updates(const ts_program *p, int *late, int *others) {
   }
 }
 
-/* What has left is updated late, but where others need the new values too. */
+static int count_late_gathers(const ts_program *p) {
+  int n = 0;
+  for (ts_nid i = 0; i < p->graph->n_nodes; ++i) {
+    n += p->graph->node[i].segment == TS_SEGMENT_LATE_GATHER;
+  }
+  return n;
+}
+
+/* What has left is updated late; where others need the new values too, gathers come behind that. */
 static void test_late(ts_world *world) {
   static const struct {
     const char *sets;
-    bool waits[2]; /* of one rank, of several */
-  } rows[] = {{" zero_optimization.stage=3", {true, true}},
-              {" zero_optimization.stage=2", {true, false}},
-              {" zero_optimization.stage=3 zero_optimization.offload_optimizer.super_offload=false", {false, false}},
-              {" zero_optimization.stage=3 optimizer.type=Lamb", {false, false}}};
+    bool waits, gathers;
+  } rows[] = {{" zero_optimization.stage=3", true, false},
+              {" zero_optimization.stage=2", true, true},
+              {" zero_optimization.stage=1", true, true},
+              {" zero_optimization.stage=0", true, false},
+              {" zero_optimization.stage=1 zero_optimization.offload_optimizer.super_offload=false", false, false},
+              {" zero_optimization.stage=3 optimizer.type=Lamb", false, false}};
   char *files = offload_sets("/nowhere", STATES);
   for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
     char *sets = ts_format("%s%s%s", ALL PIECES, files, rows[i].sets);
     ts_deck *deck = train_run_deck(world, LLAMA, sets);
     ts_program *program = plan(world, deck);
-    bool waits = rows[i].waits[ts_world_size(world) > 1];
-    int late, others;
+    bool waits = rows[i].waits, gathers = rows[i].gathers && ts_world_size(world) > 1;
+    const unsigned leaves = (waits ? TS_LEFT_UPDATES : 0) | (gathers ? TS_LEFT_GATHERS : 0);
+    int late, others, gathered = count_late_gathers(program);
     count_updates(program, &late, &others);
-    tap_ok_all(MPI_COMM_WORLD, program->step.leaves == waits && (waits ? late >= 4 && others == 0 : late == 0),
-               "%s: %d updates wait, %d do not", rows[i].sets, late, others);
+    tap_ok_all(MPI_COMM_WORLD,
+               program->step.leaves == leaves && (waits ? late >= 4 && others == 0 : late == 0) &&
+                   (gathers ? gathered >= 4 : gathered == 0),
+               "%s: %d updates wait and %d gathers, %d updates do not", rows[i].sets, late, gathered, others);
     ts_program_destroy(&program);
     ts_deck_destroy(&deck);
     ts_free(sets);
   }
+  ts_free(files);
+}
+
+/* All values of the parameters, read by all ranks, are those of another engine. */
+static bool has_values_of(const subject *a, const subject *b) {
+  int64_t extent[TS_MAX_DIMS];
+  bool same = true;
+  for (int i = 0; i < ts_parameter_count(a->engine); ++i) {
+    const char *name = ts_parameter_name(a->engine, i);
+    size_t bytes = sizeof(float);
+    for (int d = ts_parameter_shape(a->engine, i, extent) - 1; d >= 0; --d) {
+      bytes *= (size_t) extent[d];
+    }
+    float *x = ts_malloc(bytes), *y = ts_malloc(bytes);
+    ts_error err = {0};
+    must(ts_get_full_fp32_parameter(a->engine, name, x, &err), &err);
+    must(ts_get_full_fp32_parameter(b->engine, name, y, &err), &err);
+    same = same && memcmp(x, y, bytes) == 0;
+    ts_free(x);
+    ts_free(y);
+  }
+  return same;
+}
+
+/* One rank's own values alone are read, which the others know nothing of. */
+static void read_share(const subject *s, int rank) {
+  const char *name = ts_parameter_name(s->engine, 1);
+  ts_local_share share;
+  ts_error err = {0};
+  if (ts_world_rank(s->world) == rank) {
+    must(ts_get_local_share(s->engine, name, &share, &err), &err);
+    float *value = ts_malloc((size_t) share.elements * sizeof *value + 1);
+    must(ts_get_local_fp32_parameter(s->engine, name, value, &err), &err);
+    ts_free(value);
+  }
+}
+
+/* Between steps values are read: by one rank alone, then all of them, by one alone again, and by nobody. */
+static void test_reading(ts_world *world, const char *directory, const char *sets) {
+  char *place = offload_sets(directory, STATES), *files = ts_format("%s%s", sets, place);
+  subject file = open_subject(world, LLAMA, files, TS_CAN_TRAIN, NULL),
+          memory = open_subject(world, LLAMA, sets, TS_CAN_TRAIN, NULL);
+  bool same = true;
+  for (int step = 0; step < STEPS; ++step) {
+    ts_step_result a = train_run_step(file.engine, file.deck, step),
+                   b = train_run_step(memory.engine, memory.deck, step);
+    same = same && a.loss == b.loss && a.grad_norm == b.grad_norm;
+    if (step % 2 == 0) {
+      read_share(&file, step / 2 % ts_world_size(world));
+    } else if (step == 1) {
+      same = has_values_of(&file, &memory) && same;
+    }
+  }
+  same = has_values_of(&file, &memory) && same;
+  tap_ok_all(MPI_COMM_WORLD, same, "%s: one rank reads what waits, then all do: the same bits", sets);
+  close_subject(&file);
+  close_subject(&memory);
+  ts_free(place);
   ts_free(files);
 }
 
@@ -320,6 +404,14 @@ int main(int argc, char **argv) {
   }
   test_tied(world);
   test_late(world);
+  test_reading(world, directory, ALL PIECES " zero_optimization.stage=1");
+  test_reading(world, directory, ALL PIECES " zero_optimization.stage=2 bf16.enabled=true");
+  if (ranks == 4) {
+    test_reading(world, directory,
+                 ALL PIECES " zero_optimization.stage=2 tensor_parallel.autotp_size=2 bf16.enabled=true");
+    test_reading(world, directory,
+                 ALL PIECES " zero_optimization.stage=1 pipeline.stages=2 gradient_accumulation_steps=2");
+  }
   for (what w = STATES; w <= BOTH; ++w) {
     test_plan(world, w);
   }

@@ -120,7 +120,7 @@ static const ts_key rows[] = {
     FLAG(
         zero_optimization.offload_optimizer.super_offload, "true", 0,
         "May the update of what has left wait until the next forward wants its values, so that its copies go on behind "
-        "what is computed?  At stage 3, and of one rank; nothing that anybody reads is stale.  With a limit it waits "
+        "what is computed?  Nothing that anybody reads is stale, on other ranks neither.  With a limit it waits "
         "where its pieces have room beside the forward (DeepSpeed's default is false)."),
     NUMBER(zero_optimization.offload_optimizer.cpuadam_cores_perc, "0.8", 0, 1, AUTO,
            "The part of a rank's threads that its updates on the host have (run.offload_update); one at least."),

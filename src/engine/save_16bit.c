@@ -159,6 +159,7 @@ static ts_status write_model(export *x, const char *directory, const char *path,
   status = writes && status == TS_OK ? begin_model_file(x, path, err) : status;
   status = ts_world_agree(e->world, status, err);
   if (status == TS_OK) {
+    ts_executor_complete(e->executor);
     write_parts(x);
     status = x->status != TS_OK ? ts_error_add(err, "%s", x->why.text) : TS_OK;
   }

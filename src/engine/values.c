@@ -378,6 +378,7 @@ void ts_engine_put_together(ts_engine *e, int index, ts_dtype dtype, const void 
 
 /* Of the stage that has it all ranks learn it. Collective over the world. */
 static void read_whole(const value_place *v, float *value) {
+  ts_executor_complete(v->engine->executor);
   if (v->part->of_stage) {
     float *held = gather_held(v);
     int index = (int) (v->parameter - ts_engine_layout(v->engine)->parameter);

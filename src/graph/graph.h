@@ -62,13 +62,14 @@ typedef enum ts_segment {
   TS_SEGMENT_BACKWARD_WEIGHT = 4, /**< Gradients of parameters. */
   TS_SEGMENT_REDUCE = 8,          /**< What happens to gradients once per step. */
   TS_SEGMENT_UPDATE = 16,
-  TS_SEGMENT_PREPARE = 32,    /**< What is made of parameters once per step, among its first forward. */
-  TS_SEGMENT_LATE_UPDATE = 64 /**< Updates that the step before has left, among the same. */
+  TS_SEGMENT_PREPARE = 32,     /**< What is made of parameters once per step, among its first forward. */
+  TS_SEGMENT_LATE_UPDATE = 64, /**< Updates that the step before has left, among the same; of one rank alone, */
+  TS_SEGMENT_LATE_GATHER = 128 /**< and gathers of what they have made. */
 } ts_segment;
 
 /** Segments in their order: 0 forward, 1 backward with its reductions, 2 update. Not collective. */
 static inline int ts_segment_phase(ts_segment segment) {
-  const unsigned forward = TS_SEGMENT_FORWARD | TS_SEGMENT_PREPARE | TS_SEGMENT_LATE_UPDATE;
+  const unsigned forward = TS_SEGMENT_FORWARD | TS_SEGMENT_PREPARE | TS_SEGMENT_LATE_UPDATE | TS_SEGMENT_LATE_GATHER;
   return (segment & forward) != 0 ? 0 : segment == TS_SEGMENT_UPDATE ? 2 : 1;
 }
 

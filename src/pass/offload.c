@@ -225,11 +225,10 @@ int64_t ts_offload_piece(const ts_pass_context *context, const ts_part *part) {
 }
 
 bool ts_offload_waits(const ts_pass_context *context, const ts_part *part) {
-  const ts_deck_zero *zero = &context->deck->zero_optimization;
-  bool asked = context->use == TS_MODEL_TRAIN && zero->offload_optimizer.super_offload && !context->stay.at_once;
+  bool asked = context->use == TS_MODEL_TRAIN && context->deck->zero_optimization.offload_optimizer.super_offload &&
+               !context->stay.at_once;
   bool updated = part->trainable && part->of_stage && part->copy < 0 && !context->defers;
-  bool alone = (part->group == 1 && (part->axes & TS_AXES_SHARERS) == 0) || zero->stage == 3;
-  return asked && updated && alone && ts_optimizer_get(part->optimizer)->granularity == TS_GRANULARITY_ELEMENT &&
+  return asked && updated && ts_optimizer_get(part->optimizer)->granularity == TS_GRANULARITY_ELEMENT &&
          ts_offload_piece(context, part) < INT64_MAX;
 }
 

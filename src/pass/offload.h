@@ -46,8 +46,7 @@ int64_t ts_offload_live(const ts_pass_context *context);
 ts_space ts_offload_space(const ts_pass_context *context, const ts_part *part, ts_state state);
 
 /** May the update of a part wait until the next forward wants its values (offload_optimizer.super_offload)?  Where some
- * of it has left, its optimizer takes elements one by one, and nobody else has to get the new values: at stage 3, and
- * of one rank. Not collective. */
+ * of it has left, and its optimizer takes elements one by one. Not collective. */
 bool ts_offload_waits(const ts_pass_context *context, const ts_part *part);
 
 /** Is a part updated by the host's processors, where its states are, and not on the device (run.offload_update)?

@@ -3,7 +3,10 @@
  * A piece is the nodes up to its last store.  Each has to come before the first node of the forward that touches what
  * it writes; those with the same such node are a group, of one unit as a rule, and are spread evenly over what is
  * computed between the group before's and their own.  So their copies go on all the time, and nobody waits for more
- * than one of them. */
+ * than one of them.
+ *
+ * Gathers of what they make are pieces too, at the end of a group's time: a place that the graph alone decides, as
+ * ranks may differ in pieces, but have one order of messages. */
 #include "pass/order.h"
 
 #include "base/memory.h"
@@ -18,8 +21,9 @@ typedef struct updates {
   int n_late, n_forward;
   int *piece; /* of late[]: which one it is in */
   int n_pieces;
-  int *before;  /* by piece: the index in forward[] that it must come before; n_forward: any */
-  double *done; /* by index in forward[], and one more: seconds of all before it */
+  bool *gathers; /* by piece */
+  int *before;   /* by piece: the index in forward[] that it must come before; n_forward: any */
+  double *done;  /* by index in forward[], and one more: seconds of all before it */
 } updates;
 
 static void note_first(int *first, ts_tid root, int at) {
@@ -40,6 +44,10 @@ static int *find_first_touches(const updates *u) {
   return first;
 }
 
+static bool is_gather(const ts_node *node) {
+  return node->segment == TS_SEGMENT_LATE_GATHER;
+}
+
 /* Behind the last store of a piece, or its update, the next one begins; a window on what it has written is its.  What a
  * device takes to the host for the next one (COPY_OUT) counts as a store, and so comes a piece early. */
 static void cut_late(updates *u) {
@@ -50,8 +58,9 @@ static void cut_late(updates *u) {
     bool window = ts_node_is_window(node) && writer[u->place[node->in[0]].root] == u->n_pieces;
     bool belongs = ts_node_takes(node) || !updated || window;
     u->n_pieces += !belongs;
-    updated = (belongs && updated) || (ts_op_get(node->op)->flags & TS_OP_IS_UPDATE) != 0;
+    updated = (belongs && updated) || (ts_op_get(node->op)->flags & TS_OP_IS_UPDATE) != 0 || is_gather(node);
     u->piece[i] = u->n_pieces;
+    u->gathers[u->n_pieces] = is_gather(node);
     for (int k = 0; k < node->n_out && !ts_node_is_window(node); ++k) {
       writer[u->place[node->out[k]].root] = u->n_pieces;
     }
@@ -88,15 +97,18 @@ static int end_of_group(const updates *u, int begin) {
   return end;
 }
 
-/* What is copied from where it lives when it is used has to be there: a group earlier. */
-static void leave_time_to_store(updates *u) {
+/* What is copied from where it lives when it is used has to be there, and what is gathered: a group earlier. */
+static void leave_time_to_move(updates *u) {
   int earlier = 0;
   for (int begin = 0, end = 0; begin < u->n_pieces; begin = end) {
     int own = u->before[begin];
     end = end_of_group(u, begin);
-    bool copied = own < u->n_forward && ts_node_brings(&u->graph->node[u->forward[own]]);
+    bool moves = own < u->n_forward && ts_node_brings(&u->graph->node[u->forward[own]]);
     for (int p = begin; p < end; ++p) {
-      u->before[p] = copied ? earlier : own;
+      moves = moves || u->gathers[p];
+    }
+    for (int p = begin; p < end; ++p) {
+      u->before[p] = moves ? earlier : own;
     }
     earlier = own;
   }
@@ -116,7 +128,7 @@ static int *spread_pieces(const updates *u) {
     end = end_of_group(u, begin);
     double from = u->done[since], span = u->done[u->before[begin]] - from;
     for (int p = begin, i = since; p < end; ++p) {
-      while (i < u->before[begin] && u->done[i] < from + span * (p - begin) / (end - begin)) {
+      while (i < u->before[begin] && (u->gathers[p] || u->done[i] < from + span * (p - begin) / (end - begin))) {
         ++i;
       }
       at[p] = i;
@@ -146,7 +158,7 @@ static void list_chunk(updates *u, int chunk) {
   u->n_late = u->n_forward = u->n_pieces = 0;
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
     const ts_node *node = &g->node[n];
-    bool late = node->segment == TS_SEGMENT_LATE_UPDATE;
+    bool late = node->segment == TS_SEGMENT_LATE_UPDATE || is_gather(node);
     if (ts_segment_phase(node->segment) == 0 && ts_node_chunk(g, node) == chunk) {
       *(late ? &u->late[u->n_late++] : &u->forward[u->n_forward++]) = n;
     }
@@ -171,6 +183,7 @@ ts_nid *ts_order_updates(const ts_graph *g, const ts_rates *rates) {
                .late = ts_malloc(entries * sizeof *u.late),
                .forward = ts_malloc(entries * sizeof *u.forward),
                .piece = ts_malloc(entries * sizeof *u.piece),
+               .gathers = ts_malloc(entries * sizeof *u.gathers),
                .before = ts_malloc(entries * sizeof *u.before),
                .done = ts_malloc((entries + 1) * sizeof *u.done)};
   ts_nid *order = ts_malloc(entries * sizeof *order), *to = order;
@@ -178,7 +191,7 @@ ts_nid *ts_order_updates(const ts_graph *g, const ts_rates *rates) {
     list_chunk(&u, chunk);
     cut_late(&u);
     find_deadlines(&u);
-    leave_time_to_store(&u);
+    leave_time_to_move(&u);
     count_seconds(&u, rates);
     int *at = spread_pieces(&u);
     to = merge_updates(&u, at, to);
@@ -194,6 +207,7 @@ ts_nid *ts_order_updates(const ts_graph *g, const ts_rates *rates) {
   ts_free(u.late);
   ts_free(u.forward);
   ts_free(u.piece);
+  ts_free(u.gathers);
   ts_free(u.before);
   ts_free(u.done);
   return order;

@@ -12,6 +12,7 @@
 enum {
   FIRST_FORWARD,
   UPDATING_FORWARD,
+  GATHERING_FORWARD,
   FORWARD,
   BACK,
   LAST_BACK,
@@ -20,13 +21,16 @@ enum {
   LAST_WEIGHTS,
   UPDATE,
   LATE_UPDATE,
+  LATE_GATHER,
   REDUCE
 };
 static const ts_run_kind training[] = {
     [FIRST_FORWARD] = {"first forward", "the forward pass of a step", TS_RUN_FORWARD,
                        TS_SEGMENT_PREPARE | TS_SEGMENT_FORWARD},
     [UPDATING_FORWARD] = {"late update and first forward", "the forward pass of a step", TS_RUN_FORWARD,
-                          TS_SEGMENT_LATE_UPDATE | TS_SEGMENT_PREPARE | TS_SEGMENT_FORWARD},
+                          TS_SEGMENT_LATE_UPDATE | TS_SEGMENT_LATE_GATHER | TS_SEGMENT_PREPARE | TS_SEGMENT_FORWARD},
+    [GATHERING_FORWARD] = {"late gather and first forward", "the forward pass of a step", TS_RUN_FORWARD,
+                           TS_SEGMENT_LATE_GATHER | TS_SEGMENT_PREPARE | TS_SEGMENT_FORWARD},
     [FORWARD] = {"forward", "the forward pass of a step", TS_RUN_FORWARD, TS_SEGMENT_FORWARD},
     [BACK] = {"backward", "the backward pass of a step", TS_RUN_BACKWARD, BACKWARD},
     [LAST_BACK] = {"backward and reduce", "the backward pass of a step", TS_RUN_BACKWARD, BACKWARD | TS_SEGMENT_REDUCE},
@@ -36,6 +40,7 @@ static const ts_run_kind training[] = {
                       TS_SEGMENT_BACKWARD_WEIGHT | TS_SEGMENT_REDUCE},
     [UPDATE] = {"update", "the update of a step", TS_RUN_UPDATE, TS_SEGMENT_UPDATE},
     [LATE_UPDATE] = {"late update", "the update of a step", TS_RUN_UPDATE, TS_SEGMENT_LATE_UPDATE},
+    [LATE_GATHER] = {"late gather", "the update of a step", TS_RUN_UPDATE, TS_SEGMENT_LATE_GATHER},
     [REDUCE] = {"reduce", "the reductions of a step", TS_RUN_BACKWARD, TS_SEGMENT_REDUCE}};
 
 static int run_kind_of(ts_pipeline_work work, bool first, bool last) {
@@ -291,7 +296,9 @@ bool ts_step_has(const ts_step_runs *step, int kind) {
     case UPDATE: return true;
     case FIRST_FORWARD: return step->by_hand || !step->unprepared;
     case UPDATING_FORWARD:
-    case LATE_UPDATE: return step->leaves;
+    case LATE_UPDATE: return (step->leaves & TS_LEFT_UPDATES) != 0;
+    case GATHERING_FORWARD:
+    case LATE_GATHER: return (step->leaves & TS_LEFT_GATHERS) != 0;
     case FORWARD: return step->accumulates || step->unprepared;
     case BACK: return step->by_hand || (!step->apart && step->accumulates);
     case LAST_BACK: return step->by_hand || !step->apart;
@@ -310,17 +317,17 @@ ts_run ts_step_run_by_hand(ts_hand hand) {
   return (ts_run){.kind = kind[hand]};
 }
 
-ts_run ts_step_run_late_update(int chunk) {
-  return (ts_run){.kind = LATE_UPDATE, .chunk = chunk};
+ts_run ts_step_run_of_left(unsigned left, int chunk) {
+  return (ts_run){.kind = left == TS_LEFT_UPDATES ? LATE_UPDATE : LATE_GATHER, .chunk = chunk};
 }
 
-bool ts_step_leaves_updates(const ts_step_runs *step, ts_run run) {
-  return step->leaves && run.kind == UPDATE;
+unsigned ts_step_leaves(const ts_step_runs *step, ts_run run) {
+  return run.kind == UPDATE ? step->leaves : 0;
 }
 
-bool ts_step_takes_updates(const ts_step_runs *step, ts_run *run) {
-  bool takes = step->leaves && run->micro_batch == 0 && (run->kind == FIRST_FORWARD || run->kind == FORWARD);
-  run->kind = takes ? UPDATING_FORWARD : run->kind;
+bool ts_step_takes_left(unsigned left, ts_run *run) {
+  bool takes = left != 0 && run->micro_batch == 0 && (run->kind == FIRST_FORWARD || run->kind == FORWARD);
+  run->kind = !takes ? run->kind : (left & TS_LEFT_UPDATES) != 0 ? UPDATING_FORWARD : GATHERING_FORWARD;
   return takes;
 }
 

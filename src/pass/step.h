@@ -77,6 +77,10 @@ typedef struct ts_step_order {
 /** The order that a deck asks for on this rank. Not collective. */
 ts_step_order ts_deck_step_order(const ts_deck *deck, const ts_mesh *mesh);
 
+/** What a step may leave to the next one's first forward.  A rank makes updates by itself, whenever their values are
+ * wanted; what others need of these is gathered by all ranks at one place, be it there or before. */
+enum { TS_LEFT_UPDATES = 1, TS_LEFT_GATHERS = 2 };
+
 typedef struct ts_step_runs {
   const ts_run_kind *kind; /**< Those that occur are among them. */
   int n_kinds;
@@ -90,7 +94,7 @@ typedef struct ts_step_runs {
   bool accumulates;    /**< It was made for several micro-batches. */
   bool apart;          /**< Gradients of weights have runs of their own. */
   bool by_hand;        /**< TRAIN: a program may run the kinds of ts_hand in an order of its own. */
-  bool leaves;         /**< TRAIN: some updates are left to the next step's first forward (LATE_UPDATE). */
+  unsigned leaves;     /**< TRAIN: what is left to the next step's first forward (TS_LEFT_...). */
   ts_step_order order; /**< Of TRAIN. */
   /** Owned: n of them; NULL where a forward and its backward come in turns.  Forwards, backwards of inputs and of
    * weights each come in the order of micro-batches: the first one's overwrite what the others add to. */
@@ -157,12 +161,12 @@ typedef enum ts_hand {
 /** The run of a TRAIN step that is by_hand. Not collective. */
 ts_run ts_step_run_by_hand(ts_hand hand);
 
-/** What a step leaves: the run of the updates of a chunk alone; is \a run the one behind which they wait, of all
- * chunks? and is it one that makes those of its chunk on the way, the first forward of a step?  Then it becomes that
- * kind of run. Not collective. */
-ts_run ts_step_run_late_update(int chunk);
-bool ts_step_leaves_updates(const ts_step_runs *step, ts_run run);
-bool ts_step_takes_updates(const ts_step_runs *step, ts_run *run);
+/** What a step leaves (TS_LEFT_...): the run that makes one of these, of a chunk, alone; what waits behind \a run, of
+ * all chunks; and does \a run make what is \a left of its chunk on the way, as the first forward of a step does?  Then
+ * it becomes that kind of run. Not collective. */
+ts_run ts_step_run_of_left(unsigned left, int chunk);
+unsigned ts_step_leaves(const ts_step_runs *step, ts_run run);
+bool ts_step_takes_left(unsigned left, ts_run *run);
 
 /** Run \a i of a step, 0 <= i < n. Not collective. */
 ts_run ts_step_run(const ts_step_runs *step, int64_t i);

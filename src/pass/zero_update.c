@@ -2,7 +2,8 @@
  *
  * Updates of what has left wait for the next step's first forward (ts_offload_waits), where their copies are hidden
  * behind what is computed: they are at the begin of the graph, and read what the step before has left, its gradients
- * and the control values, which the record's end keeps for them. */
+ * and the control values, which the record's end keeps for them.  What others need of a unit is gathered behind its
+ * last update. */
 #include "pass/zero.h"
 
 #include "base/memory.h"
@@ -264,10 +265,10 @@ static void gather_bucket(ts_zero *z, ts_site at, ts_bucket *b) {
 }
 
 /* New values that others of this stage need too. */
-static void gather_updated(ts_zero *z, ts_buckets *buckets, int part) {
+static void gather_updated(ts_zero *z, ts_site at, ts_buckets *buckets, int part) {
   ts_tid updated = z->part[part].updated;
   if (updated != TS_NONE) {
-    ts_bucket_add(z, site(z), buckets, part, updated, z->layout->part[part].work,
+    ts_bucket_add(z, at, buckets, part, updated, z->layout->part[part].work,
                   z->context->deck->zero_optimization.allgather_bucket_size, INT64_MAX, gather_bucket);
   }
 }
@@ -289,12 +290,12 @@ static void update_parts(ts_zero *z, ts_zero_control *c) {
   controls all = controls_of(z, *c);
   for (int i = 0; i < n; ++i) {
     update_part(z, site(z), &share[i], &all);
-    gather_updated(z, &buckets, share[i].part);
+    gather_updated(z, site(z), &buckets, share[i].part);
   }
   ts_zero_spread_tied(z, site(z));
   for (int i = 0; i < z->layout->n_parts; ++i) {
     if (ts_part_is_copy(&z->layout->part[i])) {
-      gather_updated(z, &buckets, i);
+      gather_updated(z, site(z), &buckets, i);
     }
   }
   ts_bucket_flush(z, site(z), &buckets, gather_bucket);
@@ -358,21 +359,47 @@ static bool any_waits(const ts_zero *z) {
   return any;
 }
 
+static void update_late(ts_zero *z, int index, controls *all) {
+  const ts_part *part = &z->layout->part[index];
+  ts_part_state *s = &z->part[index];
+  const ts_site at = {z->rewrite.to, TS_SEGMENT_LATE_UPDATE, part->unit};
+  ts_zero_share share = share_of(z, at, index);
+  if (share.g == TS_NONE) { /* of what is reduced once a step, where it was */
+    share.g = ts_zero_my_window(at, part, s->gradient);
+  }
+  update_part(z, at, &share, all);
+  s->param = share.window ? s->param : s->fresh;
+}
+
+/* What waits of one unit, from part `first` on. \return the first part behind it. */
+static int update_unit_late(ts_zero *z, int first, controls *all) {
+  const int unit = z->layout->part[first].unit;
+  const ts_site at = {z->rewrite.to, TS_SEGMENT_LATE_GATHER, unit};
+  ts_buckets buckets = {0};
+  int end = first;
+  for (; end < z->layout->n_parts && z->layout->part[end].unit == unit; ++end) {
+    if (ts_offload_waits(z->context, &z->layout->part[end])) {
+      update_late(z, end, all);
+    }
+  }
+  for (int i = first; i < end; ++i) {
+    gather_updated(z, at, &buckets, i);
+  }
+  ts_bucket_flush(z, at, &buckets, gather_bucket);
+  ts_bucket_free(&buckets);
+  for (int i = first; i < end; ++i) {
+    z->part[i].whole = z->part[i].whole != TS_NONE ? z->part[i].param : TS_NONE;
+  }
+  return end;
+}
+
 void ts_zero_update_late(ts_zero *z) {
   if (!any_waits(z)) {
     return;
   }
   controls all = controls_of(z, control_before(z));
-  for (int i = 0; i < z->layout->n_parts; ++i) {
-    const ts_part *part = &z->layout->part[i];
-    if (ts_offload_waits(z->context, part)) {
-      ts_site at = {z->rewrite.to, TS_SEGMENT_LATE_UPDATE, part->unit};
-      ts_part_state *s = &z->part[i];
-      const ts_zero_share share = share_of(z, at, i);
-      update_part(z, at, &share, &all);
-      s->param = s->fresh;
-      s->whole = s->whole != TS_NONE ? s->fresh : TS_NONE;
-    }
+  for (int i = 0; i < z->layout->n_parts;) {
+    i = update_unit_late(z, i, &all);
   }
   ts_free(all.on_host);
 }

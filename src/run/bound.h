@@ -61,7 +61,7 @@ typedef struct ts_bound_program {
   int n_chunks;
   uint64_t group;  /**< Of the ranks that run the same program, for the heartbeat: those of one stage of a pipeline. */
   bool hosted;     /**< Device: the host reads files or computes in its runs (ts_lowered_is_hosted). */
-  bool *left;      /**< Owned, by chunk: its updates wait for the next step's first forward. */
+  unsigned *left;  /**< Owned, by chunk: what waits for the next step's first forward (TS_LEFT_...). */
   ts_nid *message; /**< Owned: the sends and receives. */
   int n_messages;
 } ts_bound_program;
@@ -140,8 +140,8 @@ void ts_bound_release(ts_executor *executor);
 void ts_bound_wait_for_image(ts_executor *executor, const ts_bound_program *program);
 void ts_bound_copy_in(ts_executor *executor, const ts_bound_program *program, ts_run run);
 
-/** Make the updates that a program's step has left; nothing where it has not. Not collective. */
-void ts_bound_complete(ts_executor *executor, ts_bound_program *program);
+/** Make the updates that steps have left; nothing where they have not. Not collective. */
+void ts_bound_update_late(ts_executor *executor);
 
 /** Copy bytes of the backend's memory to the host's; on a device after all that is queued. Not collective. */
 void ts_bound_read(ts_executor *executor, void *to, const void *memory, size_t bytes);

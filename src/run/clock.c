@@ -283,7 +283,7 @@ static bool is_at_end(const walker *s) {
 static void open_run_at(walk *w, walker *s) {
   const ts_step_runs *step = &s->program->step;
   s->now = ts_step_run(step, s->run);
-  ts_step_takes_updates(step, &s->now);
+  ts_step_takes_left(step->leaves, &s->now);
   s->kind = &step->kind[s->now.kind];
   s->at = 0;
   s->begun = true;

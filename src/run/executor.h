@@ -6,7 +6,9 @@
  * addresses of nodes when runs first come with a set of places, and on a device for events and recordings.
  *
  * Updates that a step leaves (pass/step.h) are made by the first forward of the next one, or before anything else that
- * may read what they write: a run of another program, and all that reads or writes state of the model's parts.
+ * may read what they write: a run of another program, and all that reads or writes state of the model's parts.  What
+ * other ranks need of them is gathered by that forward or a run of another program, or by ts_executor_complete: until
+ * then the elements of others of what every rank has whole are as they were.
  *
  * On a device a run is queued and returns, with a copy of its inputs and scalars, so that it may outlive the step; the
  * host waits where it reads (ts_executor_read_..., _take_times), when the inputs of some runs still wait to be
@@ -65,6 +67,9 @@ void ts_executor_run(ts_executor *executor, int index, int64_t run);
 
 /** The same of a run that the caller chooses (ts_step_run_by_hand). Collective over the world likewise. */
 void ts_executor_run_one(ts_executor *executor, int index, ts_run run);
+
+/** Make all that steps have left: behind it every rank has what the others have updated. Collective over the world. */
+void ts_executor_complete(ts_executor *executor);
 
 /** Forget the updates that the last step has left, as it is skipped: they would write what is there. Not collective. */
 void ts_executor_drop_updates(ts_executor *executor);

@@ -225,9 +225,8 @@ typedef struct stretch {
 
 /* Of what a part holds nothing is read or written before updates that wait are made. */
 static void complete_updates(ts_executor *e, ts_tid leaf) {
-  bool of_part = e->program[0].program->graph->tensor[leaf].held.part >= 0;
-  for (int i = 0; i < e->n_programs && of_part; ++i) {
-    ts_bound_complete(e, &e->program[i]);
+  if (e->program[0].program->graph->tensor[leaf].held.part >= 0) {
+    ts_bound_update_late(e);
   }
 }
 

@@ -374,7 +374,8 @@ ts_program *ts_program_create(const ts_program_options *o) {
   if (!has_segment(program->graph, TS_SEGMENT_PREPARE)) {
     ts_step_prepares_nothing(&program->step);
   }
-  program->step.leaves = has_segment(program->graph, TS_SEGMENT_LATE_UPDATE);
+  program->step.leaves = (has_segment(program->graph, TS_SEGMENT_LATE_UPDATE) ? TS_LEFT_UPDATES : 0) |
+                         (has_segment(program->graph, TS_SEGMENT_LATE_GATHER) ? TS_LEFT_GATHERS : 0);
   program->updates_on_host = computes_on_host(program->graph);
   program->units_away = count_units_away(program->graph);
   program->shards = context.shards;

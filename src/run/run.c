@@ -147,12 +147,18 @@ static void walk_run(ts_executor *e, ts_bound_program *p, ts_run run) {
   (e->device != NULL ? ts_walk_device : ts_walk_host)(e, p, run);
 }
 
-void ts_bound_complete(ts_executor *e, ts_bound_program *p) {
+static void make_left(ts_executor *e, ts_bound_program *p, unsigned which) {
   for (int chunk = 0; chunk < p->n_chunks; ++chunk) {
-    if (p->left[chunk]) {
-      p->left[chunk] = false;
-      walk_run(e, p, ts_step_run_late_update(chunk));
+    if ((p->left[chunk] & which) != 0) {
+      p->left[chunk] &= ~which;
+      walk_run(e, p, ts_step_run_of_left(which, chunk));
     }
+  }
+}
+
+void ts_bound_update_late(ts_executor *e) {
+  for (int i = 0; i < e->n_programs; ++i) {
+    make_left(e, &e->program[i], TS_LEFT_UPDATES);
   }
 }
 
@@ -160,22 +166,27 @@ void ts_bound_complete(ts_executor *e, ts_bound_program *p) {
 static void complete_others(ts_executor *e, const ts_bound_program *p) {
   for (int i = 0; i < e->n_programs; ++i) {
     if (&e->program[i] != p) {
-      ts_bound_complete(e, &e->program[i]);
+      make_left(e, &e->program[i], TS_LEFT_UPDATES);
+      make_left(e, &e->program[i], TS_LEFT_GATHERS);
     }
   }
+}
+
+void ts_executor_complete(ts_executor *e) {
+  complete_others(e, NULL);
 }
 
 void ts_executor_run_one(ts_executor *e, int index, ts_run run) {
   ts_bound_program *p = &e->program[index];
   const ts_step_runs *step = &p->program->step;
-  bool leaves = ts_step_leaves_updates(step, run), *left = &p->left[run.chunk];
-  complete_others(e, leaves ? NULL : p);
-  if (*left && ts_step_takes_updates(step, &run)) {
-    *left = false;
+  unsigned leaves = ts_step_leaves(step, run), *left = &p->left[run.chunk];
+  complete_others(e, leaves != 0 ? NULL : p);
+  if (ts_step_takes_left(*left, &run)) {
+    *left = 0;
   }
   walk_run(e, p, run);
-  for (int chunk = 0; chunk < p->n_chunks && leaves; ++chunk) {
-    p->left[chunk] = true;
+  for (int chunk = 0; chunk < p->n_chunks && leaves != 0; ++chunk) {
+    p->left[chunk] = leaves;
   }
 }
 

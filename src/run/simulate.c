@@ -39,7 +39,7 @@ static bool is_of_step(const ts_sim_rank *r, ts_tid t) {
 /* Is it a version of state that the step's first forward has made, of what the step before has left? */
 static bool is_made_late(const ts_sim_rank *r, ts_tid t) {
   const ts_node *producer = ts_graph_producer(r->program->graph, t);
-  return producer != NULL && producer->segment == TS_SEGMENT_LATE_UPDATE &&
+  return producer != NULL && (producer->segment & (TS_SEGMENT_LATE_UPDATE | TS_SEGMENT_LATE_GATHER)) != 0 &&
          r->program->graph->tensor[r->place[t].root].role == TS_ROLE_STATE;
 }
 
@@ -354,7 +354,7 @@ static char *open_run(ts_sim_rank *r) {
     return NULL;
   }
   r->now = ts_step_run(step, r->run);
-  ts_step_takes_updates(step, &r->now);
+  ts_step_takes_left(step->leaves, &r->now);
   r->kind = &step->kind[r->now.kind];
   return ts_sim_post_receives(r);
 }
