@@ -7,6 +7,7 @@
 #include "run/executor.h"
 #include "run/turns.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -259,6 +260,9 @@ static void test_beside(void) {
   "activation_checkpointing.enabled=true activation_checkpointing.cpu_checkpointing=true " \
   "zero_optimization.offload_optimizer.nvme_path=\"/nowhere\" zero_optimization.stage=3 "
 
+/* Not inputs of blocks alone. */
+#define ALL_KEPT "activation_checkpointing.enabled=false compile.offload_activation=true "
+
 static int64_t peak_with(const setting *s, ts_offload_stay stay) {
   ts_program *program = program_with(s, stay);
   const int64_t peak = program->plan->peak_bytes;
@@ -266,30 +270,30 @@ static int64_t peak_with(const setting *s, ts_offload_stay stay) {
   return peak;
 }
 
-/* Beside states that are where the deck says, as many units at the end of the forward keep theirs as fit. */
-static void test_units(const char *sets, bool device) {
+/* Beside states that are where the deck says as many tensors stay as fit, of which a unit has `each` at least. */
+static void test_kept(const char *sets, int each, bool device) {
   setting s;
   grid_backend = device ? null_device() : NULL;
   make_setting(&s, sets, 1);
   s.options.batch = 8;
-  ts_program *away = program_with(&s, (ts_offload_stay){.units = 1});
-  const int all = away->units_away;
-  const int64_t least = away->plan->peak_bytes, peak = peak_with(&s, (ts_offload_stay){.units = all + 1});
+  ts_program *away = program_with(&s, (ts_offload_stay){.kept = 1});
+  const int all = away->kept_away, units = away->units_away;
+  const int64_t least = away->plan->peak_bytes, peak = peak_with(&s, (ts_offload_stay){.kept = all + 1});
   ts_program_destroy(&away);
-  bool right = all >= 12;
+  bool right = units >= 12 && all >= each * units;
   int between = 0;
   for (int part = 0; part <= LIMITS; ++part) {
     s.options.memory = least + (peak - least) * part / LIMITS;
     ts_program *program = ts_program_create(&s.options);
-    const int kept = all - program->units_away;
+    const int kept = all - program->kept_away;
     between += kept > 0 && kept < all;
     right = right && program->plan->peak_bytes <= s.options.memory &&
-            (kept == all || peak_with(&s, (ts_offload_stay){.units = kept + 2}) > s.options.memory);
+            (kept == all || peak_with(&s, (ts_offload_stay){.kept = kept + 2}) > s.options.memory);
     right = right && (kept == all) == (part == LIMITS);
     ts_program_destroy(&program);
   }
-  tap_ok(right && between >= LIMITS / 2, "%s: of %d units' activations as many stay as fit",
-         device ? "beside a device" : "of processors, else in a file", all);
+  tap_ok(right && between >= LIMITS / 2, "%s: of %d tensors that %d units keep as many stay as fit",
+         device ? "beside a device" : "of processors, else in a file", all, units);
   ts_deck_destroy(&s.deck);
   grid_backend = NULL;
 }
@@ -301,9 +305,10 @@ static void test_competition(void) {
   grid_backend = null_device();
   make_setting(&s, DEEP AUTO " gradient_accumulation_steps=2", 1);
   s.options.batch = 8;
-  const ts_offload_stay none = {.decided = true, .at_once = true, .together = 1, .units = 1};
+  const ts_offload_stay none = {.decided = true, .at_once = true, .together = 1, .kept = 1};
   const int64_t least = peak_with(&s, none),
-                peak = peak_with(&s, (ts_offload_stay){.decided = true, .all = true, .live = INT64_MAX, .units = 100});
+                peak =
+                    peak_with(&s, (ts_offload_stay){.decided = true, .all = true, .live = INT64_MAX, .kept = INT_MAX});
   bool right = true;
   int both = 0;
   double before = INFINITY;
@@ -327,13 +332,13 @@ static void test_competition(void) {
   grid_backend = NULL;
 }
 
-/* What has no room in the host's memory either: activations of the first units, as few as can be. */
-static void test_stored_units(void) {
+/* What has no room in the host's memory either: activations that the backward reads last, as few as can be. */
+static void test_stored(void) {
   setting s;
   grid_backend = null_device();
   make_setting(&s, DEEP "zero_optimization.offload_optimizer.device=nvme", 1);
   s.options.batch = 256;
-  s.options.memory = peak_with(&s, (ts_offload_stay){.units = 1});
+  s.options.memory = peak_with(&s, (ts_offload_stay){.kept = 1});
   ts_program *program = ts_program_create(&s.options);
   const int64_t host = host_bytes_of(program), file = program->plan->arena_bytes[TS_ARENA_FILE];
   ts_program_destroy(&program);
@@ -419,10 +424,12 @@ int main(void) {
   test_order();
   test_fewest();
   test_beside();
-  test_units(DEEP "zero_optimization.offload_optimizer.device=cpu", true);
-  test_units(DEEP "zero_optimization.offload_optimizer.device=nvme", false);
+  test_kept(DEEP "zero_optimization.offload_optimizer.device=cpu", 1, true);
+  test_kept(DEEP "zero_optimization.offload_optimizer.device=nvme", 1, false);
+  test_kept(DEEP ALL_KEPT "zero_optimization.offload_optimizer.device=cpu", 4, true);
+  test_kept(DEEP ALL_KEPT "zero_optimization.offload_optimizer.device=nvme", 4, false);
   test_competition();
-  test_stored_units();
+  test_stored();
   test_updater();
   test_threads();
   return tap_done();

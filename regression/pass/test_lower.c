@@ -5,14 +5,6 @@
 #include "regression/pass/grid.h"
 #include "regression/tap.h"
 
-static const unsigned runs[] = {TS_SEGMENT_FORWARD,
-                                TS_SEGMENT_BACKWARD_INPUT | TS_SEGMENT_BACKWARD_WEIGHT,
-                                TS_SEGMENT_BACKWARD_INPUT | TS_SEGMENT_BACKWARD_WEIGHT | TS_SEGMENT_REDUCE,
-                                TS_SEGMENT_UPDATE,
-                                TS_SEGMENT_LATE_UPDATE,
-                                TS_SEGMENT_LATE_UPDATE | TS_SEGMENT_FORWARD};
-enum { RUNS = sizeof runs / sizeof *runs };
-
 static int count(const ts_lowered *c, ts_lowered_kind kind) {
   int n = 0;
   for (int i = 0; i < c->n; ++i) {
@@ -68,7 +60,10 @@ static bool is_complete(const ts_lowered *c, const ts_program *p, int chunk) {
   return true;
 }
 
-/* Bytes of a storage that a late update writes, and where in the schedule. */
+/* What a step has left to the next one. */
+#define LATE (TS_SEGMENT_LATE_UPDATE | TS_SEGMENT_LATE_GATHER)
+
+/* Bytes of a storage that this writes, and where in the schedule. */
 typedef struct written {
   ts_tid root;
   int64_t begin, end;
@@ -83,7 +78,7 @@ static int list_written(const ts_program *p, const ts_place *place, written *lis
   int n = 0;
   for (int i = 0; i < p->schedule->n; ++i) {
     const ts_node *node = &p->graph->node[p->schedule->instruction[i].node];
-    bool writes = node->segment == TS_SEGMENT_LATE_UPDATE && p->schedule->instruction[i].kind != TS_WAIT;
+    bool writes = (node->segment & LATE) != 0 && p->schedule->instruction[i].kind != TS_WAIT;
     for (int k = 0; k < node->n_out && writes; ++k) {
       list[n++] = window_of(p, place, node->out[k], i, ts_node_chunk(p->graph, node));
     }
@@ -99,7 +94,7 @@ static bool reads_new_values(const ts_program *p) {
   bool new = true;
   for (int i = 0; i < p->schedule->n && n > 0; ++i) {
     const ts_node *node = &p->graph->node[p->schedule->instruction[i].node];
-    bool forward = ts_segment_phase(node->segment) == 0 && node->segment != TS_SEGMENT_LATE_UPDATE;
+    bool forward = ts_segment_phase(node->segment) == 0 && (node->segment & LATE) == 0;
     for (int k = 0; k < node->n_in && forward; ++k) {
       if (node->in[k] == TS_NONE || p->graph->tensor[place[node->in[k]].root].role != TS_ROLE_STATE) {
         continue;
@@ -123,9 +118,12 @@ static void check_grid(const char *name, const char *text, const char *sets, int
   int collectives = 0, outside = 0, messages[2] = {0, 0};
   for (int r = 0; r < ranks; ++r) {
     const ts_program *p = g.program[r];
-    for (int i = 0; i < RUNS * ts_graph_chunks(p->graph) && wrong == NULL; ++i) {
-      int chunk = i / RUNS;
-      ts_lowered *c = ts_lower(p->graph, p->schedule, p->plan, runs[i % RUNS], chunk);
+    for (int i = 0; i < p->step.n_kinds * ts_graph_chunks(p->graph) && wrong == NULL; ++i) {
+      int kind = i % p->step.n_kinds, chunk = i / p->step.n_kinds;
+      if (!ts_step_has(&p->step, kind)) {
+        continue;
+      }
+      ts_lowered *c = ts_lower(p->graph, p->schedule, p->plan, p->step.kind[kind].segments, chunk);
       wrong = ts_lowered_verify(c, p->graph, p->plan);
       complete = complete && is_complete(c, p, chunk);
       collectives += count(c, TS_LOWERED_COLLECTIVE);
@@ -636,7 +634,8 @@ static void expect_wrong_message(const char *what, breakage *break_it, int rank,
 }
 
 int main(void) {
-  const unsigned forward = TS_SEGMENT_FORWARD, backward = runs[2], updating = TS_SEGMENT_LATE_UPDATE | forward;
+  const unsigned forward = TS_SEGMENT_FORWARD, updating = TS_SEGMENT_LATE_UPDATE | forward,
+                 backward = TS_SEGMENT_BACKWARD_INPUT | TS_SEGMENT_BACKWARD_WEIGHT | TS_SEGMENT_REDUCE;
   grid_backend = null_device();
   check_grids("llama", llama);
   check_grids("gpt2", gpt2);

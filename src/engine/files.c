@@ -55,8 +55,8 @@ static void add_store(const ts_engine *e, ts_text *to) {
 }
 
 /* Of all stages of a pipeline. */
-static int units_away_in_all(const ts_engine *e) {
-  int mine = ts_engine_program(e)->units_away, *all = ts_world_gather(e->world, &mine, sizeof mine), sum = 0;
+static int sum_over_stages(const ts_engine *e, int mine) {
+  int *all = ts_world_gather(e->world, &mine, sizeof mine), sum = 0;
   for (int stage = 0; stage < e->mesh.size[TS_AXIS_PP]; ++stage) {
     sum += all[ts_mesh_group_member(&e->mesh, TS_AXES(TS_AXIS_PP), stage)];
   }
@@ -66,7 +66,8 @@ static int units_away_in_all(const ts_engine *e) {
 
 char *ts_engine_describe_offload(const ts_engine *e) {
   const ts_offload_count *n = &ts_engine_program(e)->offload;
-  const int units = units_away_in_all(e);
+  const int units = sum_over_stages(e, ts_engine_program(e)->units_away);
+  const int kept = sum_over_stages(e, ts_engine_program(e)->kept_away);
   ts_text text = {0};
   const bool activations = ts_offload_activations(e->deck, e->backend);
   if (ts_deck_files(e->deck)[0] != 0 && n->states + n->values + units == 0 && !activations) {
@@ -82,8 +83,8 @@ char *ts_engine_describe_offload(const ts_engine *e) {
     add_store(e, &text);
   }
   if (units > 0) {
-    ts_text_add(&text, "%swhat %d of %d units keep for the backward leaves",
-                text.length > 0 ? "; " : "offload: ", units, ts_engine_program(e)->graph->n_units);
+    ts_text_add(&text, "%swhat %d of %d units keep for the backward leaves (%d tensors)",
+                text.length > 0 ? "; " : "offload: ", units, ts_engine_program(e)->graph->n_units, kept);
   }
   if (ts_engine_program(e)->updates_on_host) {
     ts_text_add(&text, "%supdated by the host's processors", text.length > 0 ? ", " : "offload: ");

@@ -193,8 +193,8 @@ static void print_choice(const ts_program_options *options, const ts_program *pr
   char has[32], needs[32];
   ts_human_bytes((double) limit, has);
   if (program->units_away > 0) {
-    ts_text_add(to, "\nwhat %d of %d units keep for the backward leaves\n", program->units_away,
-                program->graph->n_units);
+    ts_text_add(to, "\nwhat %d of %d units keep for the backward leaves (%d tensors)\n", program->units_away,
+                program->graph->n_units, program->kept_away);
   }
   if (!ts_deck_fits_offload(options->deck)) {
     return;

@@ -28,11 +28,11 @@ static int64_t bytes_beside(const ts_program *program) {
 /* Where it computes, and beside a device; what has no room there goes to a file, if there is one. */
 static bool length_fits(const ts_program_options *options, int64_t steps, int64_t bytes) {
   const int64_t beside = ts_budget_host_memory(options);
-  const bool may_store = options->stay.units > 0 && ts_deck_files(options->deck)[0] != 0;
+  const bool may_store = options->stay.kept > 0 && ts_deck_files(options->deck)[0] != 0;
   bool fits = false;
   for (int stored = 0; stored <= (may_store ? 1 : 0) && !fits; ++stored) {
     ts_program_options longer = *options;
-    longer.stay.units_stored = stored > 0 ? INT_MAX : longer.stay.units_stored;
+    longer.stay.kept_stored = stored > 0 ? INT_MAX : longer.stay.kept_stored;
     ts_program *program = program_of_length(&longer, steps);
     fits = program->plan->peak_bytes <= bytes && (beside == 0 || bytes_beside(program) <= beside);
     ts_program_destroy(&program);
@@ -94,7 +94,7 @@ static ts_program_options options_of_longer(const ts_program_options *options) {
   ts_program_options longer = *options;
   if (!ts_deck_fits_offload(options->deck)) {
     ts_offload_stay chosen = ts_budget_decide(options);
-    longer.stay = (ts_offload_stay){.units = 1, .updater = chosen.updater};
+    longer.stay = (ts_offload_stay){.kept = 1, .updater = chosen.updater};
     ts_free(chosen.of_part);
   }
   return longer;

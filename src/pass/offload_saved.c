@@ -4,10 +4,11 @@
  *   a device      copy_out ... copy_in,      copy_out store ... load copy_in
  *   processors                                        store ... load
  *
- * A copy of it goes when its first reader has it, and comes back for its first reader in the backward; what is kept of
- * the units that the backward begins with stays where it has room, as it would come back at once.  In a file each has a
- * leaf of its own, which every micro-batch writes anew, in its slot where several are under way.  Values are the same,
- * and so are all bits. */
+ * A copy of it goes when its first reader has it, and comes back for its first reader in the backward.  What that
+ * begins with stays where it has room, tensor by tensor, as it would come back at once: all are copied as often, so
+ * those leave whose next use is farthest (Belady 1966, "A Study of Replacement Algorithms").  In a file each has a leaf
+ * of its own, which every micro-batch writes anew, in its slot where several are under way.  Values are the same, and
+ * so are all bits. */
 #include "pass/offload.h"
 
 #include "base/memory.h"
@@ -18,11 +19,12 @@
 #include "pass/kept.h"
 
 #include <limits.h>
+#include <stdlib.h>
 
 /* Smaller tensors are not worth a copy. */
 #define LEAST_BYTES 2048
 
-/* Units at the end of the forward that keep what they keep where nothing is decided. */
+/* Units that the backward begins with, for which all stays where nothing is decided. */
 #define STAY 2
 
 /* Is it made by computation?  What a pipeline's neighbour has sent has a place of its own. */
@@ -38,34 +40,42 @@ typedef struct leaver {
   bool stored;  /* in a file */
 } leaver;
 
-/* What stays, and what goes to files, in units. */
-typedef struct places {
-  int stay, stored; /* those that end the forward; those that begin it */
-} places;
+/* By what the backward reads last. */
+static int compare_leavers(const void *a, const void *b) {
+  const leaver *x = a, *y = b;
+  return x->kept.before != y->kept.before ? (x->kept.before < y->kept.before ? 1 : -1)
+                                          : (x->kept.tensor > y->kept.tensor) - (x->kept.tensor < y->kept.tensor);
+}
+
+/* Of the list so many at its end are for the units that the backward begins with. */
+static int count_first_units(const ts_graph *g, const leaver *list, int n) {
+  int units = 0, count = 0;
+  for (; count < n; ++count) {
+    int unit = g->node[list[n - 1 - count].kept.before].unit;
+    units += count == 0 || unit != g->node[list[n - count].kept.before].unit;
+    if (units > STAY) {
+      break;
+    }
+  }
+  return count;
+}
 
 /* As decided (run/budget.h), or else, as the deck says, all but a few beside a device and none of processors. */
-static places find_places(const ts_pass_context *context) {
-  const bool device = context->target.backend->device != NULL, stored = ts_deck_files(context->deck)[0] != 0;
-  const bool decided = context->stay.units > 0 && (device || stored);
-  return (places){.stay = decided  ? context->stay.units - 1
-                          : device ? STAY
-                                   : INT_MAX,
-                  .stored = !device  ? INT_MAX
-                            : stored ? context->stay.units_stored
-                                     : 0};
+static int count_stayers(const ts_graph *g, const ts_pass_context *context, const leaver *list, int n) {
+  const bool device = context->target.backend->device != NULL;
+  const bool decided = context->stay.kept > 0 && (device || ts_deck_files(context->deck)[0] != 0);
+  const int stay = decided ? context->stay.kept - 1 : device ? count_first_units(g, list, n) : n;
+  return stay < n ? stay : n;
 }
 
-/* Of how many units. */
-static int count_units(const ts_graph *g, const leaver *list, int n) {
-  int units = 0;
-  for (int i = 0; i < n; ++i) {
-    units += i == 0 || g->tensor[list[i].kept.tensor].unit != g->tensor[list[i - 1].kept.tensor].unit;
-  }
-  return units;
+/* Of the list so many at its begin go to files. */
+static int count_stored(const ts_pass_context *context) {
+  const bool device = context->target.backend->device != NULL;
+  return !device ? INT_MAX : ts_deck_files(context->deck)[0] != 0 ? context->stay.kept_stored : 0;
 }
 
-/* All that is kept, in the order in which it is made, but for what stays: that of units the backward wants first. */
-static leaver *find_leavers(const ts_graph *g, places of, int *n) {
+/* All that is kept, but for what stays. */
+static leaver *find_leavers(const ts_graph *g, const ts_pass_context *context, int *n) {
   int n_kept;
   ts_kept *kept = ts_kept_find(g, &n_kept);
   leaver *list = ts_malloc(((size_t) n_kept + 1) * sizeof *list);
@@ -76,12 +86,11 @@ static leaver *find_leavers(const ts_graph *g, places of, int *n) {
     }
   }
   ts_free(kept);
-  const int units = count_units(g, list, *n);
-  while (*n > 0 && count_units(g, list, *n) > units - of.stay) {
-    --*n;
-  }
+  qsort(list, (size_t) *n, sizeof *list, compare_leavers);
+  *n -= count_stayers(g, context, list, *n);
+  const int stored = count_stored(context);
   for (int i = 0; i < *n; ++i) {
-    list[i].stored = count_units(g, list, i + 1) <= of.stored;
+    list[i].stored = i < stored;
   }
   return list;
 }
@@ -134,7 +143,7 @@ void ts_pass_offload(ts_graph **graph, ts_pass_context *context) {
   }
   const bool device = context->target.backend->device != NULL;
   int n_leavers;
-  leaver *list = find_leavers(*graph, find_places(context), &n_leavers);
+  leaver *list = find_leavers(*graph, context, &n_leavers);
   ts_rewrite r = ts_rewrite_begin(*graph);
   for (ts_nid n = 0; n < r.from->n_nodes; ++n) {
     for (int i = 0; i < n_leavers; ++i) {

@@ -39,11 +39,10 @@ typedef struct ts_offload_stay {
   int64_t together; /**< Micro-batches that go through the model unit by unit, at most; 0 as 1. */
   bool at_once;     /**< No update waits for the next forward: what is computed there leaves no room for its pieces. */
   bool all;         /**< Where of_part is NULL: all of it, else nothing. */
-  int units;        /**< One more than the units at the end of the forward that keep what their backward reads where
-                     * it is computed, of activations that leave, whether the rest is decided or not; 0: the deck says
-                     * it. */
-  int units_stored; /**< Of the others, beside a device, those at the beginning of the forward whose activations go to a
-                     * file; of processors all others' do. */
+  int kept;         /**< One more than the tensors that stay where they are computed, of activations that leave: those
+                     * that the backward reads first; whether the rest is decided or not.  0: the deck says it. */
+  int kept_stored;  /**< Of the others, beside a device, those that go to a file: that it reads last.  Of processors
+                     * all others do. */
   ts_offload_updater updater; /**< Where the deck says "auto", whether the rest is decided or not; OPEN: as DEVICE. */
   unsigned char *of_part;     /**< By part of the layout, TS_STATES_STAY, ... (pass/offload.h). */
 } ts_offload_stay;

@@ -384,8 +384,8 @@ static int64_t fewer(int64_t micro_batches, int64_t together) {
 }
 
 /* The most that can go together where all leaves that may, whether updates wait or not, but no fewer than `least`. */
-static int64_t most_together(const search *s, int units, int64_t micro_batches, int64_t least) {
-  ts_offload_stay none = {.decided = true, .together = micro_batches, .units = units};
+static int64_t most_together(const search *s, int kept, int64_t micro_batches, int64_t least) {
+  ts_offload_stay none = {.decided = true, .together = micro_batches, .kept = kept};
   bool fits = false;
   while (!fits && none.together > least) {
     none.at_once = false;
@@ -408,7 +408,7 @@ static void try_units(const search *s, outcome found, ts_offload_stay *chosen) {
   units.all = false;
   units.of_part = NULL;
   units.live = 0;
-  units.together = most_together(s, chosen->units, s->options->deck->gradient_accumulation_steps, 1);
+  units.together = most_together(s, chosen->kept, s->options->deck->gradient_accumulation_steps, 1);
   if (units.together > 1) {
     outcome by_unit = choose_beside(s->options, s->memory, &units);
     take_better(found, chosen, by_unit, units);
@@ -420,28 +420,28 @@ static bool goes_by_unit(const ts_program_options *options) {
          strcmp(options->deck->run.accumulation_order, "unit") == 0;
 }
 
-/* All state, and so many units' activations. */
-static ts_offload_stay everything(const ts_program_options *options, int units) {
+/* All state, and so many of the activations. */
+static ts_offload_stay everything(const ts_program_options *options, int kept) {
   const ts_deck *deck = options->deck;
   return (ts_offload_stay){.decided = true,
                            .live = deck->zero_optimization.stage3_max_live_parameters,
                            .together = goes_by_unit(options) ? deck->gradient_accumulation_steps : 1,
                            .all = true,
-                           .units = units};
+                           .kept = kept};
 }
 
-/* Beside so many units' activations. */
-static ts_offload_stay decide_what_stays(const ts_program_options *options, int units) {
+/* Beside so many of the activations. */
+static ts_offload_stay decide_what_stays(const ts_program_options *options, int kept) {
   const ts_deck *deck = options->deck;
   const bool may = ts_program_may_go_by_unit(options) && deck->gradient_accumulation_steps > 1;
   const bool always = goes_by_unit(options);
   const search s = {.options = options, .memory = ts_budget_memory(options)};
-  ts_offload_stay like = everything(options, units), chosen = like, other;
+  ts_offload_stay like = everything(options, kept), chosen = like, other;
   outcome found = s.memory > 0 ? try_choice(&s, chosen) : (outcome){.fits = true};
   if (found.fits) {
     return chosen;
   }
-  like.together = always ? most_together(&s, units, deck->gradient_accumulation_steps, 2) : 1;
+  like.together = always ? most_together(&s, kept, deck->gradient_accumulation_steps, 2) : 1;
   const int ways = deck->zero_optimization.offload_optimizer.super_offload ? 2 : 1;
   for (int way = 0; way < ways && !found.fits; ++way) { /* updates wait where that fits */
     like.at_once = way > 0;
@@ -494,67 +494,67 @@ static void store_some(const ts_program_options *options, int64_t most, ts_offlo
   ts_free(s.item);
 }
 
-/* And then activations: of as few units at the beginning of the forward as can be, whose backward comes last. */
-static void store_units(const ts_program_options *options, int64_t most, ts_offload_stay *stay) {
+/* And then activations: as few as can be, those that the backward reads last. */
+static void store_kept(const ts_program_options *options, int64_t most, ts_offload_stay *stay) {
   const search s = {.options = options};
   ts_program *program = plan_with(&s, *stay);
   bool fits = ts_executor_host_bytes((const ts_program *const *) &program, 1) <= most;
-  int few = 0, enough = program->graph->n_units + 1;
+  int few = 0, enough = program->kept_away + 1;
   ts_program_destroy(&program);
   while (!fits && enough - few > 1) {
-    stay->units_stored = few + (enough - few) / 2;
-    *(host_bytes(&s, *stay) <= most ? &enough : &few) = stay->units_stored;
+    stay->kept_stored = few + (enough - few) / 2;
+    *(host_bytes(&s, *stay) <= most ? &enough : &few) = stay->kept_stored;
   }
-  stay->units_stored = fits ? 0 : enough;
+  stay->kept_stored = fits ? 0 : enough;
 }
 
 /* ---- activations that leave ---- */
 
-#define ALL_UNITS INT_MAX
+#define ALL_KEPT INT_MAX
 
-/* Beside what else stays, those of as many units at the end of the forward as fit: what the backward wants first.  A
- * file takes some memory of its own, so that all may fit where none does. */
-static void keep_units(const search *s, ts_offload_stay *stay) {
-  int enough = stay->units;
-  stay->units = ALL_UNITS;
+/* Beside what else stays, as many as fit: what the backward wants first.  A file takes some memory of its own, so that
+ * all may fit where none does. */
+static void keep_some(const search *s, ts_offload_stay *stay) {
+  int enough = stay->kept;
+  stay->kept = ALL_KEPT;
   if (try_choice(s, *stay).fits) {
     return;
   }
-  stay->units = enough;
+  stay->kept = enough;
   ts_program *program = plan_with(s, *stay);
-  int too_many = program->graph->n_units + 1;
+  int too_many = enough + program->kept_away;
   bool fits = program->plan->peak_bytes <= s->memory;
   ts_program_destroy(&program);
   while (fits && too_many - enough > 1) {
-    stay->units = enough + (too_many - enough) / 2;
-    *(try_choice(s, *stay).fits ? &enough : &too_many) = stay->units;
+    stay->kept = enough + (too_many - enough) / 2;
+    *(try_choice(s, *stay).fits ? &enough : &too_many) = stay->kept;
   }
-  stay->units = enough;
+  stay->kept = enough;
 }
 
 /* Whichever copies less: all other state first, or activations. */
 static ts_offload_stay decide_with_activations(const ts_program_options *options, bool states) {
   const search s = {.options = options, .memory = ts_budget_memory(options)};
-  ts_offload_stay stay = {.units = 1};
+  ts_offload_stay stay = {.kept = 1};
   if (states) {
-    stay = everything(options, ALL_UNITS);
+    stay = everything(options, ALL_KEPT);
     if (try_choice(&s, stay).fits) {
       return stay;
     }
     stay = decide_what_stays(options, 1);
   }
-  keep_units(&s, &stay);
-  ts_offload_stay none = {.decided = true, .at_once = true, .together = 1, .units = 1};
+  keep_some(&s, &stay);
+  ts_offload_stay none = {.decided = true, .at_once = true, .together = 1, .kept = 1};
   if (states) {
-    keep_units(&s, &none);
+    keep_some(&s, &none);
   }
-  if (none.units > stay.units) {
-    ts_offload_stay other = decide_what_stays(options, none.units);
+  if (none.kept > stay.kept) {
+    ts_offload_stay other = decide_what_stays(options, none.kept);
     take_better(try_choice(&s, stay), &stay, try_choice(&s, other), other);
   }
   const outcome found = try_choice(&s, stay);
   if (!found.fits) { /* with none away, then */
-    ts_offload_stay other = states ? decide_what_stays(options, ALL_UNITS) : (ts_offload_stay){.units = ALL_UNITS};
+    ts_offload_stay other = states ? decide_what_stays(options, ALL_KEPT) : (ts_offload_stay){.kept = ALL_KEPT};
     take_better(found, &stay, try_choice(&s, other), other);
   }
   return stay;
@@ -571,13 +571,13 @@ bool ts_budget_is_open(const ts_program_options *o) {
 
 ts_offload_stay ts_budget_all_away(const ts_program_options *o) {
   return (ts_offload_stay){
-      .decided = ts_deck_fits_offload(o->deck), .at_once = true, .together = 1, .units = ts_budget_is_open(o) ? 1 : 0};
+      .decided = ts_deck_fits_offload(o->deck), .at_once = true, .together = 1, .kept = ts_budget_is_open(o) ? 1 : 0};
 }
 
 /* A file takes some memory of its own, so less away may take less. */
 int64_t ts_budget_least(const ts_program_options *options) {
   ts_offload_stay some = ts_budget_all_away(options), none = some;
-  some.units = none.units = ALL_UNITS;
+  some.kept = none.kept = ALL_KEPT;
   none.all = true;
   const ts_offload_stay choice[] = {ts_budget_all_away(options), some, none};
   const int n = ts_budget_is_open(options) ? 3 : 1;
@@ -602,8 +602,8 @@ static ts_offload_stay decide(const ts_program_options *options) {
   if (files && states) {
     store_some(options, beside, &stay);
   }
-  if (files && stay.units > 0) {
-    store_units(options, beside, &stay);
+  if (files && stay.kept > 0) {
+    store_kept(options, beside, &stay);
   }
   stay.updater = options->stay.updater;
   return stay;
@@ -649,7 +649,7 @@ ts_offload_stay ts_budget_decide(const ts_program_options *options) {
   host_options.stay = (ts_offload_stay){.updater = TS_UPDATES_BY_HOST};
   const search device = {.options = &device_options, .memory = ts_budget_memory(options)},
                host = {.options = &host_options, .memory = ts_budget_memory(options)};
-  const ts_offload_stay none = {.decided = ts_deck_fits_offload(options->deck), .units = open ? 1 : 0};
+  const ts_offload_stay none = {.decided = ts_deck_fits_offload(options->deck), .kept = open ? 1 : 0};
   bool asked = is_faster_by_host(&device, none, &host, none);
   if (!open) {
     return asked ? host_options.stay : device_options.stay;

@@ -35,9 +35,9 @@ bool ts_budget_is_open(const ts_program_options *options);
  * directory for them, what is copied least for its bytes first: states of the optimizer, then gradients and parameters.
  *
  * Activations that leave (activation_checkpointing.cpu_checkpointing, compile.offload_activation) compete with state
- * within a limit: those of as many units at the end of the forward stay as fit, whose backward comes first, beside what
- * else stays, or before it, whichever copies less; where the host's memory is too small, too, those of units that begin
- * the forward go to files, and of processors all that leave.
+ * within a limit, tensor by tensor: as many stay as fit of those that the backward reads first, beside what else stays,
+ * or before it, whichever copies less; where the host's memory is too small, too, those that it reads last go to files,
+ * and of processors all that leave.
  *
  * With run.offload_update = "auto" the device updates what has left it, or the host, whichever lets a step take less by
  * plans of both (ts_program_step_seconds); the device where they take as long.  Nothing but that is decided where

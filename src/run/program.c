@@ -272,21 +272,22 @@ static bool computes_on_host(const ts_graph *g) {
   return any;
 }
 
-static int count_units_away(const ts_graph *g) {
+/* From a device all go by way of the host's memory. */
+static void count_kept_away(ts_program *program) {
+  const ts_graph *g = program->graph;
   bool *away = ts_calloc((size_t) g->n_units + 1, sizeof *away);
-  int units = 0;
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
     const ts_node *node = &g->node[n];
-    bool copied = node->op == TS_OP_COPY_OUT && node->in[0] == TS_NONE;
-    bool stored = node->op == TS_OP_STORE && g->tensor[node->in[0]].held.state == TS_STATE_KEPT;
-    bool forward = node->segment == TS_SEGMENT_FORWARD && node->unit >= 0;
-    if (forward && (copied || stored) && !away[node->unit]) {
+    bool leaves = program->target.backend->device != NULL
+                      ? node->op == TS_OP_COPY_OUT && node->in[0] == TS_NONE
+                      : node->op == TS_OP_STORE && g->tensor[node->in[0]].held.state == TS_STATE_KEPT;
+    if (leaves && node->segment == TS_SEGMENT_FORWARD && node->unit >= 0) {
+      ++program->kept_away;
+      program->units_away += !away[node->unit];
       away[node->unit] = true;
-      ++units;
     }
   }
   ts_free(away);
-  return units;
 }
 
 static bool has_segment(const ts_graph *g, ts_segment segment) {
@@ -299,7 +300,7 @@ static bool has_segment(const ts_graph *g, ts_segment segment) {
 
 /* What the deck leaves to what fits is decided by programs of their own. */
 static ts_offload_stay stay_of(const ts_program_options *o) {
-  bool decided = o->stay.decided || o->stay.units > 0 || o->stay.updater != TS_UPDATES_OPEN;
+  bool decided = o->stay.decided || o->stay.kept > 0 || o->stay.updater != TS_UPDATES_OPEN;
   return decided || o->layout != NULL || o->last_pass != NULL ? o->stay : ts_budget_decide(o);
 }
 
@@ -377,7 +378,7 @@ ts_program *ts_program_create(const ts_program_options *o) {
   program->step.leaves = (has_segment(program->graph, TS_SEGMENT_LATE_UPDATE) ? TS_LEFT_UPDATES : 0) |
                          (has_segment(program->graph, TS_SEGMENT_LATE_GATHER) ? TS_LEFT_GATHERS : 0);
   program->updates_on_host = computes_on_host(program->graph);
-  program->units_away = count_units_away(program->graph);
+  count_kept_away(program);
   program->shards = context.shards;
   program->layout = context.layout;
   program->offload = program->layout != NULL ? ts_offload_count_of(&context) : (ts_offload_count){0};

@@ -51,7 +51,8 @@ typedef struct ts_program {
   ts_step_runs step;                  /**< The runs of one step. */
   ts_offload_count offload;           /**< Elements that could leave, and that stay of these. */
   bool updates_on_host;               /**< Of what left a device, some or all. */
-  int units_away;    /**< Units of which the backward reads something that has left since the forward. */
+  int kept_away;     /**< Tensors that have left between the forward and the backward that reads them, */
+  int units_away;    /**< of so many units. */
   ts_layout *layout; /**< Owned when owns_layout. */
   bool owns_layout;
   ts_attention_heads heads;       /**< Of the model. */
