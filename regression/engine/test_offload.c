@@ -105,6 +105,13 @@ static const offload_case cases[] = {
      ALL PIECES " zero_optimization.stage=2 gradient_accumulation_steps=3 moe={num_experts=4;k=2;ep_size=2;} "
                 "moe.dispatch=alltoall"},
     {4, STATES, LLAMA, ALL PIECES " zero_optimization.stage=2 sequence_parallel_size=2 fp16.enabled=true"},
+    /* of which ranks let other parts leave than others */
+    {4, STATES, LLAMA,
+     ALL PIECES " zero_optimization.stage=1 gradient_accumulation_steps=3 moe={num_experts=3;k=2;ep_size=2;} "
+                "zero_optimization.offload_optimizer.ratio=0.6"},
+    {4, STATES, LLAMA,
+     ALL PIECES " zero_optimization.stage=2 gradient_accumulation_steps=3 moe={num_experts=3;k=2;ep_size=2;} "
+                "zero_optimization.offload_optimizer.ratio=0.4 moe.dispatch=alltoall"},
 };
 
 /* And in the order of units, against that of micro-batches in memory. */

@@ -79,6 +79,22 @@ static void test_device(const char *name, const char *text) {
   grid_backend = NULL;
 }
 
+/* Whether updates wait or not, as much is gathered of them in a step. */
+static void test_sent(void) {
+  double step[2];
+  for (int waits = 0; waits < 2; ++waits) {
+    char *sets = ts_format(FILES " zero_optimization.stage=1 sequence_parallel_size=2 gradient_accumulation_steps=3 "
+                                 "zero_optimization.offload_optimizer.super_offload=%s",
+                           waits ? "true" : "false");
+    grid g = make_grid(llama, sets, 2, TS_MODEL_TRAIN);
+    step[waits] = ts_program_sent(g.program[0], TS_AXIS_SP).step;
+    free_grid(&g);
+    ts_free(sets);
+  }
+  tap_ok(step[0] > 0 && step[1] == step[0], "sent over sp in a step: %g bytes, %g where updates wait", step[0],
+         step[1]);
+}
+
 static int64_t peak_of(const char *sets) {
   grid g = make_grid(llama, sets, 4, TS_MODEL_TRAIN);
   int64_t most = 0;
@@ -138,8 +154,13 @@ static void test_experts(void) {
       "tensor_parallel.sequence_parallel=false activation_checkpointing.enabled=true",
       "expert_parallel.autoep_size=2 zero_optimization.stage3_param_persistence_threshold=0 "
       "zero_optimization.stage3_prefetch_bucket_size=200000", /* between what two ranks have of a layer's experts */
+      /* ranks let other parts leave than others, and updates wait */
+      FILES " zero_optimization.offload_optimizer.ratio=0.5 expert_parallel.autoep_size=4",
+      FILES
+      " zero_optimization.offload_optimizer.ratio=0.7 expert_parallel.autoep_size=2 tensor_parallel.autotp_size=2 "
+      "tensor_parallel.sequence_parallel=false gradient_accumulation_steps=2",
   };
-  static const int ranks[] = {16, 26, 16, 8, 8, 8, 6, 8, 24, 8, 8};
+  static const int ranks[] = {16, 26, 16, 8, 8, 8, 6, 8, 24, 8, 8, 16, 8};
   for (size_t i = 0; i < sizeof grid / sizeof *grid; ++i) {
     for (int stage = 0; stage <= 3; ++stage) {
       char *sets =
@@ -623,6 +644,7 @@ int main(void) {
   test_stages("llama", llama, 3);
   test_stages("gpt2", gpt2, 2);
   test_experts();
+  test_sent();
   test_kept();
   test_device("llama", llama);
   test_device("gpt2", gpt2);

@@ -114,16 +114,18 @@ int64_t ts_engine_budget(const ts_engine *e) {
 /* What ranks tell each other. */
 typedef struct fitting {
   int64_t live, together, excess;
+  int64_t at_once; /* or not */
 } fitting;
 
 /* The lowest of all ranks' elements that are gathered at a time, and of micro-batches together, the most bytes that one
- * has too much. */
+ * has too much; and where updates of one do not wait nobody's do. */
 static fitting agree_fitting(const ts_engine *e, fitting mine) {
   fitting *all = ts_world_gather(e->world, &mine, sizeof mine);
   for (int r = 0; r < ts_world_size(e->world); ++r) {
     mine.live = all[r].live < mine.live ? all[r].live : mine.live;
     mine.together = all[r].together < mine.together ? all[r].together : mine.together;
     mine.excess = all[r].excess > mine.excess ? all[r].excess : mine.excess;
+    mine.at_once = mine.at_once || all[r].at_once;
   }
   ts_free(all);
   return mine;
@@ -163,9 +165,11 @@ static void add_programs_that_fit(ts_engine *e, const ts_engine_options *o) {
   for (int tries = 0; tries < 3; ++tries) {
     const ts_program_options options = options_to_fit(e, o);
     ts_offload_stay stay = ts_budget_decide(&options);
-    const fitting agreed = agree_fitting(e, (fitting){stay.live, stay.together, 0});
+    const fitting agreed =
+        agree_fitting(e, (fitting){.live = stay.live, .together = stay.together, .at_once = stay.at_once});
     stay.live = agreed.live;
     stay.together = agreed.together;
+    stay.at_once = agreed.at_once;
     e->stay = stay;
     add_programs(e, o);
     const ts_program *program = ts_engine_program(e);

@@ -50,7 +50,7 @@ static const char *segment_name(ts_segment segment) {
     case TS_SEGMENT_UPDATE: return "update";
     case TS_SEGMENT_PREPARE: return "prepare";
     case TS_SEGMENT_LATE_UPDATE: return "late";
-    case TS_SEGMENT_LATE_GATHER: return "late gather";
+    case TS_SEGMENT_LATE_GATHER: return "gather";
   }
   return "?";
 }

@@ -224,12 +224,16 @@ int64_t ts_offload_piece(const ts_pass_context *context, const ts_part *part) {
   return most > whole ? most / whole * whole : piece;
 }
 
+/* Others need the new values of a part: then all of its group make them at one place, so that what of it stays where is
+ * each rank's own matter, as it is elsewhere. */
 bool ts_offload_waits(const ts_pass_context *context, const ts_part *part) {
-  bool asked = context->use == TS_MODEL_TRAIN && context->deck->zero_optimization.offload_optimizer.super_offload &&
-               !context->stay.at_once;
+  const ts_deck_zero *zero = &context->deck->zero_optimization;
+  bool asked = context->use == TS_MODEL_TRAIN && zero->offload_optimizer.super_offload && !context->stay.at_once;
   bool updated = part->trainable && part->of_stage && part->copy < 0 && !context->defers;
-  return asked && updated && ts_optimizer_get(part->optimizer)->granularity == TS_GRANULARITY_ELEMENT &&
-         ts_offload_piece(context, part) < INT64_MAX;
+  bool shared = (part->group > 1 || (part->axes & TS_AXES_SHARERS) != 0) && zero->stage < 3;
+  bool leaves =
+      shared ? space_of_states(context, part) != TS_SPACE_BACKEND : ts_offload_piece(context, part) < INT64_MAX;
+  return asked && updated && leaves && ts_optimizer_get(part->optimizer)->granularity == TS_GRANULARITY_ELEMENT;
 }
 
 /* ---- who updates ---- */

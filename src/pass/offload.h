@@ -46,7 +46,8 @@ int64_t ts_offload_live(const ts_pass_context *context);
 ts_space ts_offload_space(const ts_pass_context *context, const ts_part *part, ts_state state);
 
 /** May the update of a part wait until the next forward wants its values (offload_optimizer.super_offload)?  Where some
- * of it has left, and its optimizer takes elements one by one. Not collective. */
+ * of it has left, or, of what is gathered then (stages 1 and 2), may leave; and its optimizer takes elements one by
+ * one.  So the same on all ranks of such a part, as .at_once is. Not collective. */
 bool ts_offload_waits(const ts_pass_context *context, const ts_part *part);
 
 /** Is a part updated by the host's processors, where its states are, and not on the device (run.offload_update)?

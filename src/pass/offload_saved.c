@@ -24,7 +24,7 @@
 /* Smaller tensors are not worth a copy. */
 #define LEAST_BYTES 2048
 
-/* Units that the backward begins with, for which all stays where nothing is decided. */
+/* Units with which the forward ends, of which all stays where nothing is decided. */
 #define STAY 2
 
 /* Is it made by computation?  What a pipeline's neighbour has sent has a place of its own. */
@@ -38,21 +38,22 @@ typedef struct leaver {
   ts_kept kept; /* in the old graph */
   ts_tid away;  /* in the new one, where it is then */
   bool stored;  /* in a file */
+  int64_t when; /* the backward wants it: where gradients of weights have runs of their own, behind the others */
 } leaver;
 
 /* By what the backward reads last. */
 static int compare_leavers(const void *a, const void *b) {
   const leaver *x = a, *y = b;
-  return x->kept.before != y->kept.before ? (x->kept.before < y->kept.before ? 1 : -1)
-                                          : (x->kept.tensor > y->kept.tensor) - (x->kept.tensor < y->kept.tensor);
+  return x->when != y->when ? (x->when < y->when ? 1 : -1)
+                            : (x->kept.tensor > y->kept.tensor) - (x->kept.tensor < y->kept.tensor);
 }
 
-/* Of the list so many at its end are for the units that the backward begins with. */
-static int count_first_units(const ts_graph *g, const leaver *list, int n) {
+/* Of the list so many at its end are of the units with which the forward ends. */
+static int count_last_units(const ts_graph *g, const leaver *list, int n) {
   int units = 0, count = 0;
   for (; count < n; ++count) {
-    int unit = g->node[list[n - 1 - count].kept.before].unit;
-    units += count == 0 || unit != g->node[list[n - count].kept.before].unit;
+    int unit = g->tensor[list[n - 1 - count].kept.tensor].unit;
+    units += count == 0 || unit != g->tensor[list[n - count].kept.tensor].unit;
     if (units > STAY) {
       break;
     }
@@ -64,7 +65,7 @@ static int count_first_units(const ts_graph *g, const leaver *list, int n) {
 static int count_stayers(const ts_graph *g, const ts_pass_context *context, const leaver *list, int n) {
   const bool device = context->target.backend->device != NULL;
   const bool decided = context->stay.kept > 0 && (device || ts_deck_files(context->deck)[0] != 0);
-  const int stay = decided ? context->stay.kept - 1 : device ? count_first_units(g, list, n) : n;
+  const int stay = decided ? context->stay.kept - 1 : device ? count_last_units(g, list, n) : n;
   return stay < n ? stay : n;
 }
 
@@ -82,7 +83,8 @@ static leaver *find_leavers(const ts_graph *g, const ts_pass_context *context, i
   *n = 0;
   for (int i = 0; i < n_kept; ++i) {
     if (may_leave(g, kept[i].tensor)) {
-      list[(*n)++] = (leaver){kept[i], TS_NONE, false};
+      bool weights = g->apart && kept[i].segment == TS_SEGMENT_BACKWARD_WEIGHT;
+      list[(*n)++] = (leaver){kept[i], TS_NONE, false, kept[i].before + (weights ? g->n_nodes : 0)};
     }
   }
   ts_free(kept);

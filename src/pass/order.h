@@ -29,8 +29,9 @@ ts_nid *ts_order_prefetch(const ts_graph *graph, int64_t budget, int64_t most, u
 
 /** Updates that stand before the forward (TS_SEGMENT_LATE_UPDATE) are spread over it, in their order and piece by
  * piece: those of a unit over the time in which the one before it is computed, or, where values are copied from where
- * they live or gathered from other ranks, the one before that, so that they have gone there by then.  Of several chunks
- * each has its own.
+ * they live or gathered from other ranks, the one before that, so that they have gone there by then.  Gathers of what
+ * they make (TS_SEGMENT_LATE_GATHER) stand where that begins, as the forward alone says.  Of several chunks each has
+ * its own.
  * Not collective.
  * \param [in] rates  By which that time is counted.
  * \return node numbers in their new order, owned by the caller; NULL: there is no such update. */

@@ -10,7 +10,8 @@
  *   3       shard (persistent  shard                        every micro-batch    all_gather of persistent parts
  *           parts whole)
  *
- * Per shard element the arithmetic is the same in every stage: sum over ranks in rank order, then AdamW.
+ * Per shard element the arithmetic is the same in every stage: sum over ranks in rank order, then AdamW.  Updates that
+ * wait for the next forward (ts_offload_waits) have their gathers there.
  *
  * With context->defers gradients are whole at every stage and sum what was not reduced yet; a shard beside them sums
  * what was.  So any micro-batches may be reduced together, also several times a step, with the bits of stage 1. */

@@ -62,6 +62,8 @@ typedef struct ts_bound_program {
   uint64_t group;  /**< Of the ranks that run the same program, for the heartbeat: those of one stage of a pipeline. */
   bool hosted;     /**< Device: the host reads files or computes in its runs (ts_lowered_is_hosted). */
   unsigned *left;  /**< Owned, by chunk: what waits for the next step's first forward (TS_LEFT_...). */
+  bool ahead;      /**< Since a step has left it this rank has made updates by itself; */
+  bool asks;       /**< before the next run ranks tell each other. */
   ts_nid *message; /**< Owned: the sends and receives. */
   int n_messages;
 } ts_bound_program;

@@ -44,7 +44,7 @@ bool ts_budget_is_open(const ts_program_options *options);
  * nothing is open.
  *
  * The same deck, rank, target and memory give the same choice.  Ranks may choose otherwise than others: messages depend
- * on .live and .together alone, which they have to agree on.
+ * on .live, .together and .at_once alone, which they have to agree on.
  * \return decided, of_part the caller's (ts_free); where nothing fits what needs least. Not collective. */
 ts_offload_stay ts_budget_decide(const ts_program_options *options);
 

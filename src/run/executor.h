@@ -71,7 +71,7 @@ void ts_executor_run_one(ts_executor *executor, int index, ts_run run);
 /** Make all that steps have left: behind it every rank has what the others have updated. Collective over the world. */
 void ts_executor_complete(ts_executor *executor);
 
-/** Forget the updates that the last step has left, as it is skipped: they would write what is there. Not collective. */
+/** Forget what the last step has left, as it is skipped: they would write what is there. Not collective. */
 void ts_executor_drop_updates(ts_executor *executor);
 
 /** Where the host writes an input or scalar of the micro-batch in slot \a slot, by name; NULL when the program has none
@@ -79,7 +79,8 @@ void ts_executor_drop_updates(ts_executor *executor);
 void *ts_executor_input(ts_executor *executor, int index, int slot, const char *name);
 
 /** Elements [first, first + count) of a STATE leaf of the first program's graph, in the leaf's dtype: to or from memory
- * of the host; on a device after all that is queued, and done when it returns. Not collective. */
+ * of the host; on a device after all that is queued, and done when it returns.  Elements that others update are new
+ * behind ts_executor_complete. Not collective. */
 void ts_executor_read_state(ts_executor *executor, ts_tid leaf, int64_t first, int64_t count, void *to);
 void ts_executor_write_state(ts_executor *executor, ts_tid leaf, int64_t first, int64_t count, const void *from);
 

@@ -272,7 +272,7 @@ static bool computes_on_host(const ts_graph *g) {
   return any;
 }
 
-/* From a device all go by way of the host's memory. */
+/* Of a micro-batch.  From a device all go by way of the host's memory. */
 static void count_kept_away(ts_program *program) {
   const ts_graph *g = program->graph;
   bool *away = ts_calloc((size_t) g->n_units + 1, sizeof *away);
@@ -287,6 +287,7 @@ static void count_kept_away(ts_program *program) {
       away[node->unit] = true;
     }
   }
+  program->kept_away /= (int) program->step.together;
   ts_free(away);
 }
 

@@ -158,6 +158,9 @@ static void make_left(ts_executor *e, ts_bound_program *p, unsigned which) {
 
 void ts_bound_update_late(ts_executor *e) {
   for (int i = 0; i < e->n_programs; ++i) {
+    for (int chunk = 0; chunk < e->program[i].n_chunks; ++chunk) {
+      e->program[i].ahead = e->program[i].ahead || (e->program[i].left[chunk] & TS_LEFT_UPDATES) != 0;
+    }
     make_left(e, &e->program[i], TS_LEFT_UPDATES);
   }
 }
@@ -176,10 +179,34 @@ void ts_executor_complete(ts_executor *e) {
   complete_others(e, NULL);
 }
 
+/* Could updates wait on one rank that another one has made?  By the deck: all ranks say the same. */
+static bool may_differ(const ts_executor *e, const ts_program *program) {
+  const ts_deck_offload *states = &program->deck->zero_optimization.offload_optimizer;
+  bool leaves = program->use == TS_MODEL_TRAIN && states->super_offload && strcmp(states->device, "none") != 0;
+  return leaves && e->device != NULL && e->options.world != NULL;
+}
+
+/* Recordings have messages in them, which all ranks replay or none: where one has made its updates before the first
+ * forward, all do. */
+static void agree_on_left(ts_executor *e, ts_bound_program *p) {
+  bool *ahead = ts_world_gather(e->options.world, &p->ahead, sizeof p->ahead);
+  for (int rank = 0; rank < ts_world_size(e->options.world); ++rank) {
+    p->ahead = p->ahead || ahead[rank];
+  }
+  ts_free(ahead);
+  if (p->ahead) {
+    make_left(e, p, TS_LEFT_UPDATES);
+  }
+  p->ahead = false;
+}
+
 void ts_executor_run_one(ts_executor *e, int index, ts_run run) {
   ts_bound_program *p = &e->program[index];
   const ts_step_runs *step = &p->program->step;
   unsigned leaves = ts_step_leaves(step, run), *left = &p->left[run.chunk];
+  if (p->asks) {
+    agree_on_left(e, p);
+  }
   complete_others(e, leaves != 0 ? NULL : p);
   if (ts_step_takes_left(*left, &run)) {
     *left = 0;
@@ -188,6 +215,7 @@ void ts_executor_run_one(ts_executor *e, int index, ts_run run) {
   for (int chunk = 0; chunk < p->n_chunks && leaves != 0; ++chunk) {
     p->left[chunk] = leaves;
   }
+  p->asks = step->kind[run.kind].phase == TS_RUN_UPDATE && may_differ(e, p->program);
 }
 
 void ts_executor_drop_updates(ts_executor *e) {

@@ -7,7 +7,8 @@
 #include <math.h>
 
 bool ts_node_happens_once(const ts_node *node) {
-  const unsigned once = TS_SEGMENT_PREPARE | TS_SEGMENT_REDUCE | TS_SEGMENT_UPDATE | TS_SEGMENT_LATE_UPDATE;
+  const unsigned once =
+      TS_SEGMENT_PREPARE | TS_SEGMENT_REDUCE | TS_SEGMENT_UPDATE | TS_SEGMENT_LATE_UPDATE | TS_SEGMENT_LATE_GATHER;
   return (node->segment & once) != 0;
 }
 
