@@ -175,7 +175,7 @@ test_activations() {
   least=$(sed -n 's/.*a rank needs \([0-9]*\) MB[^ ]* *.*/\1/p' "$scratch/err" | head -n 1)
   SHIM_SEED=3 train 2 deep_away $deep_away --set run.memory_limit="$least"MB
   ok "in a pipeline, with states in files, within limits of both memories" both clean 'same deep deep_away'
-  ok "as that run says" grep -Eq 'offload: [0-9.]+ MB a rank in .*; what [0-9]+ of [0-9]+ units keep' "$scratch/out"
+  ok "as that run says" grep -Eq 'offload: [0-9.]+ [kM]B a rank in .*; what [0-9]+ of [0-9]+ units keep' "$scratch/out"
   train 1 rehearsal $again --set run.algorithms=blocks/algorithms.txt --set debug.skip_attention=true
   ok "a rehearsal without attention goes through all steps" both clean 'told "losses mean nothing"'
   run "$tessera" plan deck.cfg --target cuda $again --set activation_checkpointing.cpu_checkpointing=true
