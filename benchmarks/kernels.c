@@ -9,6 +9,7 @@
 #include "regression/kernel_run.h"
 
 #include <stdio.h>
+#include <sys/mman.h>
 
 typedef struct product {
   const char *name;
@@ -39,9 +40,21 @@ static double seconds_of(const run_case *c) {
   return time[n / 2];
 }
 
+/* Of large pages, as arenas are; nothing of it has been touched yet. */
+static run_tensor room(ts_dtype dtype, ts_shape shape) {
+  enum { PAGE = 2 << 20 };
+  run_tensor x = run_new(dtype, shape);
+  const uintptr_t begin = (uintptr_t) x.data, end = begin + (size_t) run_count(&x) * ts_dtype_size(dtype);
+  const uintptr_t first = (begin + PAGE - 1) / PAGE * PAGE, last = end / PAGE * PAGE;
+  if (first < last) {
+    madvise((void *) first, last - first, MADV_HUGEPAGE);
+  }
+  return x;
+}
+
 /* Values do not matter for time, as long as they are no denormals. */
 static run_tensor filled(ts_dtype dtype, ts_shape shape, double value) {
-  run_tensor x = run_new(dtype, shape);
+  run_tensor x = room(dtype, shape);
   for (int64_t i = 0; i < run_count(&x); ++i) {
     run_set(&x, i, value * (double) (1 + i % 7));
   }
@@ -56,7 +69,7 @@ static double product_rate(const product *p, ts_dtype dtype, int threads) {
   c.attr.matmul.dtype = out;
   c.in[0] = filled(dtype, p->ta ? TS_SHAPE(p->k, p->m) : TS_SHAPE(p->m, p->k), 0.01);
   c.in[1] = filled(dtype, p->tb ? TS_SHAPE(p->n, p->k) : TS_SHAPE(p->k, p->n), 0.01);
-  c.out[0] = run_new(out, TS_SHAPE(p->m, p->n));
+  c.out[0] = room(out, TS_SHAPE(p->m, p->n));
   c.prior[0] = p->wide && p->ta ? c.out[0].data : NULL;
   double rate = 2e-9 * (double) p->m * (double) p->n * (double) p->k / seconds_of(&c);
   run_free(&c);
@@ -213,7 +226,7 @@ static void head(int64_t rows, int64_t width, int64_t vocabulary, ts_dtype dtype
   c.in[1] = run_random(dtype, TS_SHAPE(vocabulary, width), 2, 0.02);
   c.in[2] = run_new(TS_I32, TS_SHAPE(1, rows));
   c.in[3] = filled(TS_F32, TS_SHAPE(1), 1e-3);
-  c.out[0] = run_new(TS_F64, TS_SHAPE(1));
+  c.out[0] = room(TS_F64, TS_SHAPE(1));
   c.out[1] = run_new(TS_F64, TS_SHAPE(1));
   c.out[2] = run_new(dtype, TS_SHAPE(1, rows, width));
   c.out[3] = run_new(TS_F32, TS_SHAPE(vocabulary, width));
@@ -286,7 +299,7 @@ static double grouped_seconds(int which, int64_t experts, int64_t each, int64_t 
   for (int64_t e = 0; e <= experts; ++e) {
     run_set(&c.in[2], e, (double) (e * each));
   }
-  c.out[0] = run_new(c.attr.matmul.dtype, which == 2 ? w : TS_SHAPE(rows, which == 0 ? out : in));
+  c.out[0] = room(c.attr.matmul.dtype, which == 2 ? w : TS_SHAPE(rows, which == 0 ? out : in));
   c.prior[0] = which == 2 ? c.out[0].data : NULL;
   double seconds = seconds_of(&c);
   run_free(&c);

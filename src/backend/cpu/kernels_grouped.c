@@ -3,7 +3,8 @@
  *
  * An expert of many rows has a tile of its matrix brought into place, which all rows then use.  One of few does not
  * repay that: its matrix is read as it lies, once, along its rows, and what is brought into place are the expert's rows
- * (matrices [out][in]) or a strip of the matrix that is as wide as memory likes (matrices [in][out]). */
+ * (matrices [out][in]) or a strip of the matrix that is as wide as memory likes (matrices [in][out]), unless very few
+ * rows go by that. */
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/micro.h"
 #include "backend/cpu/tile.h"
@@ -16,6 +17,7 @@ enum {
   TILE = 64,     /* columns of a product */
   ROWS = 48,     /* its rows at a time */
   FEW = 128,     /* rows of an expert that are few */
+  FEWEST = 24,   /* and that a strip is not brought into place for */
   STRIP = 256,   /* columns of the result that are one piece of work */
   WIDE = 1024,   /* the same of an expert of few rows: memory is fast along rows */
   PART = 256,    /* of k, in cells, that is brought into place at a time */
@@ -270,6 +272,22 @@ static void multiply_few_turned(const piece *p, const space *s) {
   }
 }
 
+/* A strip's tiles: brought into place, or where they are. */
+typedef struct tiles {
+  const ts_cell *first;
+  int64_t apart, ld;
+} tiles;
+
+static tiles tiles_of(const piece *p, const space *s, int64_t k, int64_t n) {
+  const grouped *g = p->g;
+  int64_t row = p->expert * g->inner + k;
+  if (!g->pairs && p->w.data.dtype == TS_F32 && p->rows <= FEWEST && p->n % TILE == 0) {
+    return (tiles){address_of(&p->w, row * p->w.width + p->at), TILE, p->w.width};
+  }
+  pack_strip(s->b, &p->w, row, p->at, n, p->n, g->pairs);
+  return (tiles){s->b, cells_of(n, g->pairs) * TILE, TILE};
+}
+
 /* Matrices [in][out]: strips of them. */
 static void multiply_few(const piece *p, const space *s) {
   const grouped *g = p->g;
@@ -277,13 +295,13 @@ static void multiply_few(const piece *p, const space *s) {
   for (int64_t k = 0, some; k < g->inner; k += some) {
     some = ts_min(step, g->inner - k);
     int64_t next = k + some, cells = cells_of(some, g->pairs);
-    pack_strip(s->b, &p->w, p->expert * g->inner + k, p->at, some, p->n, g->pairs);
+    const tiles b = tiles_of(p, s, k, some);
     ts_micro_product product = cells_of_rows(g, &p->x, p->row, p->rows, k, some, s->a);
     product.add = k > 0;
     ts_micro_ahead ahead = lines_of(&p->w, p->expert * g->inner + next, ts_min(step, g->inner - next), p->at, p->n,
                                     ts_micro_tiles(p->rows, ldc), cells);
     for (int64_t j = 0; j < p->n; j += TILE) {
-      run_product(product, s->b + j * cells, TILE, s->c + j, ldc, &ahead, g->pairs);
+      run_product(product, b.first + j / TILE * b.apart, b.ld, s->c + j, ldc, &ahead, g->pairs);
     }
   }
   write_rows(&p->y, s->c, ldc, p->row, p->rows, g->columns, p->at, p->n);

@@ -18,7 +18,7 @@
 #include <immintrin.h>
 #endif
 
-/* Registers: 6 rows x TS_MICRO_VECTORS accumulators, one row of b, one broadcast. */
+/* Registers: 6 rows x TS_MICRO_VECTORS accumulators, or 12 of half as many, one row of b, one broadcast. */
 #if defined __AVX512F__
 enum { TS_MICRO_WIDTH = 16, TS_MICRO_VECTORS = 4 };
 #elif defined __AVX__
@@ -26,7 +26,7 @@ enum { TS_MICRO_WIDTH = 8, TS_MICRO_VECTORS = 2 };
 #else
 enum { TS_MICRO_WIDTH = 4, TS_MICRO_VECTORS = 2 };
 #endif
-enum { TS_MICRO_ROWS = 6 };
+enum { TS_MICRO_ROWS = 12, TS_MICRO_LINE = 64 };
 
 /** Columns of b and c are padded to a multiple of this on every instruction set. */
 #define TS_MICRO_COLUMNS 16
@@ -68,8 +68,9 @@ typedef struct ts_micro_product {
 
 /** How many tiles ts_micro_run makes of m x n. Not collective. */
 TS_INLINE int64_t ts_micro_tiles(int64_t m, int64_t n) {
-  int64_t wide = TS_MICRO_VECTORS * TS_MICRO_WIDTH;
-  return (m / 6 + m % 6 / 4 + m % 6 % 4) * ((n + wide - 1) / wide);
+  int64_t wide = TS_MICRO_VECTORS * TS_MICRO_WIDTH, vectors = n % wide / TS_MICRO_WIDTH, rest = m % 6 / 4 + m % 6 % 4;
+  int64_t narrow = 2 * vectors <= TS_MICRO_VECTORS ? m / 12 + m % 12 / 6 : m / 6;
+  return (m / 6 + rest) * (n / wide) + (vectors > 0 ? narrow + rest : 0);
 }
 
 /** sum + a b in fp32; with \a pairs, of two bf16 in each cell.  Not collective. */
@@ -84,12 +85,12 @@ TS_INLINE ts_micro_vector ts_micro_multiply_add(ts_micro_vector sum, uint32_t a,
   return sum + ts_float_of((int32_t) a) * b;
 }
 
-/** \a rows x (\a vectors vectors) of c at row \a i, column \a j, held in registers over the whole of k.  Not
- * collective. */
+/** \a rows x (\a vectors vectors) of c at row \a i, column \a j, held in registers over the whole of k; \a asks: for so
+ * many lines at each cell.  Not collective. */
 TS_INLINE void ts_micro_tile(const ts_micro_product *p, int i, int j, const int rows, const int vectors,
-                             const bool pairs, const bool asks) {
+                             const bool pairs, const int asks) {
   ts_micro_vector sum[TS_MICRO_ROWS][TS_MICRO_VECTORS];
-  bool any = asks && p->ahead->n > 0;
+  bool any = asks > 0 && p->ahead->n > 0;
   const char *line = any ? p->ahead->at : (const char *) p->b; /* which is near */
   int64_t apart = any ? p->ahead->step : 0;
   if (any) {
@@ -99,10 +100,11 @@ TS_INLINE void ts_micro_tile(const ts_micro_product *p, int i, int j, const int 
     }
   }
   const ts_cell *a = p->a + i * p->row, *b = p->b + j;
+  const ts_cell *beyond = rows > 6 ? a + 6 * p->row : a; /* of twelve rows the others: six addresses fit in registers */
   float *c = p->c + i * p->ldc + j;
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int r = 0; r < rows; ++r) {
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int v = 0; v < vectors; ++v) {
       sum[r][v] = (ts_micro_vector){0};
       if (p->add) {
@@ -110,29 +112,28 @@ TS_INLINE void ts_micro_tile(const ts_micro_product *p, int i, int j, const int 
       }
     }
   }
-  for (int k = 0; k < p->k; ++k, a += p->column, b += p->ldb) {
+  for (int k = 0; k < p->k; ++k, a += p->column, beyond += p->column, b += p->ldb) {
     ts_micro_vector row[TS_MICRO_VECTORS];
-    if (asks) {
-      __builtin_prefetch(line, 0, 2);
-      __builtin_prefetch(line + 64, 0, 2);
-      line += apart;
+    for (int l = 0; l < asks; ++l) {
+      __builtin_prefetch(line + l * TS_MICRO_LINE, 0, 2);
     }
-#pragma GCC unroll 8
+    line += apart;
+#pragma GCC unroll 16
     for (int v = 0; v < vectors; ++v) {
       row[v] = *(const ts_micro_memory *) (b + v * TS_MICRO_WIDTH);
     }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int r = 0; r < rows; ++r) {
-      uint32_t cell = a[r * p->row];
-#pragma GCC unroll 8
+      uint32_t cell = r < 6 ? a[r * p->row] : beyond[(r - 6) * p->row];
+#pragma GCC unroll 16
       for (int v = 0; v < vectors; ++v) {
         sum[r][v] = ts_micro_multiply_add(sum[r][v], cell, row[v], pairs);
       }
     }
   }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int r = 0; r < rows; ++r) {
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int v = 0; v < vectors; ++v) {
       *(ts_micro_memory *) (c + r * p->ldc + v * TS_MICRO_WIDTH) = sum[r][v];
     }
@@ -140,9 +141,11 @@ TS_INLINE void ts_micro_tile(const ts_micro_product *p, int i, int j, const int 
 }
 
 /** All rows of the columns from \a j on.  Not collective. */
-TS_INLINE void ts_micro_columns(const ts_micro_product *p, int j, const int vectors, const bool pairs,
-                                const bool asks) {
+TS_INLINE void ts_micro_columns(const ts_micro_product *p, int j, const int vectors, const bool pairs, const int asks) {
   int i = 0;
+  for (; 2 * vectors <= TS_MICRO_VECTORS && i + 12 <= p->m; i += 12) {
+    ts_micro_tile(p, i, j, 12, vectors, pairs, asks);
+  }
   for (; i + 6 <= p->m; i += 6) {
     ts_micro_tile(p, i, j, 6, vectors, pairs, asks);
   }
@@ -155,7 +158,7 @@ TS_INLINE void ts_micro_columns(const ts_micro_product *p, int j, const int vect
 }
 
 /** The whole product.  Not collective. */
-TS_INLINE void ts_micro_all(const ts_micro_product *p, const bool pairs, const bool asks) {
+TS_INLINE void ts_micro_all(const ts_micro_product *p, const bool pairs, const int asks) {
   int j = 0;
   for (; j + TS_MICRO_VECTORS * TS_MICRO_WIDTH <= p->n; j += TS_MICRO_VECTORS * TS_MICRO_WIDTH) {
     ts_micro_columns(p, j, TS_MICRO_VECTORS, pairs, asks);
@@ -221,18 +224,25 @@ static inline void ts_micro_transpose(ts_cell *to, int64_t apart, const ts_cell 
 /** Compute, with cells that are pairs or fp32 numbers.  Sequential. Not collective. */
 static inline void ts_micro_run(const ts_micro_product *p, bool pairs) {
   if (pairs) {
-    ts_micro_all(p, true, false);
+    ts_micro_all(p, true, 0);
   } else {
-    ts_micro_all(p, false, false);
+    ts_micro_all(p, false, 0);
   }
 }
 
-/** The same, asking for p->ahead.  Sequential. Not collective. */
+/** The same, asking for p->ahead: what a tile can load is what bounds narrow ones, so for no more lines than need be.
+ * Sequential. Not collective. */
 static inline void ts_micro_run_ahead(const ts_micro_product *p, bool pairs) {
-  if (pairs) {
-    ts_micro_all(p, true, true);
+  int64_t step = p->ahead->step, then = p->ahead->then != NULL ? p->ahead->then->step : 0;
+  bool one = step <= TS_MICRO_LINE && then <= TS_MICRO_LINE;
+  if (pairs && one) {
+    ts_micro_all(p, true, 1);
+  } else if (pairs) {
+    ts_micro_all(p, true, 2);
+  } else if (one) {
+    ts_micro_all(p, false, 1);
   } else {
-    ts_micro_all(p, false, true);
+    ts_micro_all(p, false, 2);
   }
 }
 
