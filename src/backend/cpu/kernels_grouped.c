@@ -3,8 +3,8 @@
  *
  * An expert of many rows has a tile of its matrix brought into place, which all rows then use.  One of few does not
  * repay that: its matrix is read as it lies, once, along its rows, and what is brought into place are the expert's rows
- * (matrices [out][in]) or a strip of the matrix that is as wide as memory likes (matrices [in][out]), unless very few
- * rows go by that. */
+ * (matrices [out][in]) or a strip of the matrix that is as wide as memory likes (matrices [in][out]).  In fp32 very few
+ * rows go by such a strip as it lies, and some more are brought into place instead. */
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/micro.h"
 #include "backend/cpu/tile.h"
@@ -17,7 +17,7 @@ enum {
   TILE = 64,     /* columns of a product */
   ROWS = 48,     /* its rows at a time */
   FEW = 128,     /* rows of an expert that are few */
-  FEWEST = 24,   /* and that a strip is not brought into place for */
+  FEWEST = 24,   /* and very few */
   STRIP = 256,   /* columns of the result that are one piece of work */
   WIDE = 1024,   /* the same of an expert of few rows: memory is fast along rows */
   PART = 256,    /* of k, in cells, that is brought into place at a time */
@@ -225,7 +225,7 @@ static void count_space(int64_t count[4], const grouped *g) {
   count[0] = ts_max(ROWS * k, FEW * STEP);
   count[1] = ts_max(k * FEW, STEP * WIDE);
   count[2] = FEW * PART;
-  count[3] = FEW * WIDE / 2;
+  count[3] = FEW * (WIDE / 2 + 8);
 }
 
 static size_t grouped_prepare(const ts_target *target, const ts_graph *graph, const ts_node *node, void **prepared) {
@@ -254,6 +254,14 @@ static void multiply_many(const piece *p, const space *s) {
   }
 }
 
+/* Columns [at, at + n) of an expert's result, of which c [n][width] is the transpose; it has rows up to eight more. */
+static void write_turned(const piece *p, const space *s, float *c, int64_t width, int64_t at, int64_t n) {
+  int64_t columns = up_to(n, 8);
+  memset(c + n * width, 0, (size_t) ((columns - n) * width) * sizeof *c);
+  ts_micro_transpose(s->scratch, columns, (const ts_cell *) c, width, (int) columns, (int) width);
+  write_rows(&p->y, (const float *) s->scratch, columns, p->row, p->rows, p->g->columns, at, n);
+}
+
 /* Matrices [out][in]: (columns of the result)^T = rows of the matrix times (the expert's rows)^T. */
 static void multiply_few_turned(const piece *p, const space *s) {
   const grouped *g = p->g;
@@ -266,9 +274,40 @@ static void multiply_few_turned(const piece *p, const space *s) {
     ts_micro_ahead ahead = lines_of(&p->w, p->expert * g->columns + at + n, ts_min(ROWS, p->at + p->n - at - n), 0,
                                     g->inner, ts_micro_tiles(n, width), product.k);
     run_product(product, s->b, width, s->c, width, &ahead, g->pairs);
-    memset(s->c + n * width, 0, (size_t) ((up_to(n, 8) - n) * width) * sizeof *s->c);
-    ts_micro_transpose(s->scratch, up_to(n, 8), (const ts_cell *) s->c, width, (int) up_to(n, 8), (int) width);
-    write_rows(&p->y, (const float *) s->scratch, up_to(n, 8), p->row, p->rows, g->columns, at, n);
+    write_turned(p, s, s->c, width, at, n);
+  }
+}
+
+/* May a strip be read where it lies? */
+static bool lies_in_place(const piece *p) {
+  return !p->g->pairs && p->w.data.dtype == TS_F32;
+}
+
+/* Lines that are wanted behind rows [k, k + n) of a strip: those of the next. */
+static ts_micro_ahead next_strip(const piece *p, int64_t k, int64_t n, int64_t step, int64_t tiles, int64_t cells) {
+  int64_t next = k + n, rows = ts_min(step, p->g->inner - next);
+  return lines_of(&p->w, p->expert * p->g->inner + next, rows, p->at, p->n, tiles, cells);
+}
+
+/* Matrices [in][out]: (columns of the result)^T = columns of the matrix times (the expert's rows)^T, by parts of k. */
+static void multiply_few_across(const piece *p, const space *s) {
+  const grouped *g = p->g;
+  int64_t width = up_to(p->rows, TS_MICRO_COLUMNS);
+  pack_across(s->b, &p->x, p->row, p->rows, width, false, s->scratch);
+  for (int64_t k = 0, some; k < g->inner; k += some) {
+    some = ts_min(STEP, g->inner - k);
+    const ts_micro_product product = {.m = (int) p->n,
+                                      .n = (int) width,
+                                      .k = (int) some,
+                                      .a = address_of(&p->w, (p->expert * g->inner + k) * p->w.width + p->at),
+                                      .row = 1,
+                                      .column = p->w.width,
+                                      .add = k > 0};
+    ts_micro_ahead ahead = next_strip(p, k, some, STEP, ts_micro_tiles(p->n, width), some);
+    run_product(product, s->b + k * width, width, s->c, width, &ahead, false);
+  }
+  for (int64_t at = 0; at < p->n; at += ROWS) {
+    write_turned(p, s, s->c + at * width, width, p->at + at, ts_min(ROWS, p->n - at));
   }
 }
 
@@ -281,7 +320,7 @@ typedef struct tiles {
 static tiles tiles_of(const piece *p, const space *s, int64_t k, int64_t n) {
   const grouped *g = p->g;
   int64_t row = p->expert * g->inner + k;
-  if (!g->pairs && p->w.data.dtype == TS_F32 && p->rows <= FEWEST && p->n % TILE == 0) {
+  if (lies_in_place(p) && p->rows <= FEWEST && p->n % TILE == 0) {
     return (tiles){address_of(&p->w, row * p->w.width + p->at), TILE, p->w.width};
   }
   pack_strip(s->b, &p->w, row, p->at, n, p->n, g->pairs);
@@ -294,12 +333,11 @@ static void multiply_few(const piece *p, const space *s) {
   int64_t step = g->pairs ? 2 * STEP : STEP, ldc = up_to(p->n, TILE);
   for (int64_t k = 0, some; k < g->inner; k += some) {
     some = ts_min(step, g->inner - k);
-    int64_t next = k + some, cells = cells_of(some, g->pairs);
+    int64_t cells = cells_of(some, g->pairs);
     const tiles b = tiles_of(p, s, k, some);
     ts_micro_product product = cells_of_rows(g, &p->x, p->row, p->rows, k, some, s->a);
     product.add = k > 0;
-    ts_micro_ahead ahead = lines_of(&p->w, p->expert * g->inner + next, ts_min(step, g->inner - next), p->at, p->n,
-                                    ts_micro_tiles(p->rows, ldc), cells);
+    ts_micro_ahead ahead = next_strip(p, k, some, step, ts_micro_tiles(p->rows, ldc), cells);
     for (int64_t j = 0; j < p->n; j += TILE) {
       run_product(product, b.first + j / TILE * b.apart, b.ld, s->c + j, ldc, &ahead, g->pairs);
     }
@@ -335,9 +373,11 @@ static void multiply_piece(piece *p, int64_t i, int64_t wide, const space *s) {
     return;
   }
   set_piece(p, i, turned || p->rows <= FEW / 2 ? wide : ts_min(wide, WIDE / 2));
-  if (p->rows > 0 && p->n > 0) {
-    (turned ? multiply_few_turned : multiply_few)(p, s);
+  if (p->rows == 0 || p->n == 0) {
+    return;
   }
+  bool across = lies_in_place(p) && p->rows > FEWEST && p->rows <= FEW / 2;
+  (turned ? multiply_few_turned : across ? multiply_few_across : multiply_few)(p, s);
 }
 
 /* All pieces of a call; `like`: what they have in common. */
