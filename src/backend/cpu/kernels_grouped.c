@@ -317,7 +317,7 @@ typedef struct tiles {
   int64_t apart, ld;
 } tiles;
 
-static tiles tiles_of(const piece *p, const space *s, int64_t k, int64_t n) {
+static tiles tiles_of_strip(const piece *p, const space *s, int64_t k, int64_t n) {
   const grouped *g = p->g;
   int64_t row = p->expert * g->inner + k;
   if (lies_in_place(p) && p->rows <= FEWEST && p->n % TILE == 0) {
@@ -334,7 +334,7 @@ static void multiply_few(const piece *p, const space *s) {
   for (int64_t k = 0, some; k < g->inner; k += some) {
     some = ts_min(step, g->inner - k);
     int64_t cells = cells_of(some, g->pairs);
-    const tiles b = tiles_of(p, s, k, some);
+    const tiles b = tiles_of_strip(p, s, k, some);
     ts_micro_product product = cells_of_rows(g, &p->x, p->row, p->rows, k, some, s->a);
     product.add = k > 0;
     ts_micro_ahead ahead = next_strip(p, k, some, step, ts_micro_tiles(p->rows, ldc), cells);
