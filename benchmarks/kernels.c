@@ -40,15 +40,18 @@ static double seconds_of(const run_case *c) {
   return time[n / 2];
 }
 
-/* Of large pages, as arenas are; nothing of it has been touched yet. */
+/* Of large pages, as arenas are: they are asked for before anything is touched. */
 static run_tensor room(ts_dtype dtype, ts_shape shape) {
   enum { PAGE = 2 << 20 };
-  run_tensor x = run_new(dtype, shape);
-  const uintptr_t begin = (uintptr_t) x.data, end = begin + (size_t) run_count(&x) * ts_dtype_size(dtype);
-  const uintptr_t first = (begin + PAGE - 1) / PAGE * PAGE, last = end / PAGE * PAGE;
+  run_tensor x = {dtype, shape, NULL};
+  const size_t bytes = (size_t) run_count(&x) * ts_dtype_size(dtype);
+  x.data = ts_malloc(bytes);
+  const uintptr_t begin = (uintptr_t) x.data, first = (begin + PAGE - 1) / PAGE * PAGE;
+  const uintptr_t last = (begin + bytes) / PAGE * PAGE;
   if (first < last) {
     madvise((void *) first, last - first, MADV_HUGEPAGE);
   }
+  memset(x.data, 0, bytes);
   return x;
 }
 

@@ -6,7 +6,8 @@
 
 /* One choice; odd sizes; an expert that nobody chose and choices of none; all of one expert; more than a block sorts,
  * in columns of whole vectors; no tokens; some hundred rows of an expert, and columns that are several strips; more
- * rows than are summed at a time; at last some ten rows of an expert by sums of several parts, in several strips. */
+ * rows than are summed at a time; at last some tens
+ * of rows of an expert by sums of several parts, in several strips. */
 static const struct dispatched {
   ts_shape tokens;
   int64_t k, columns;

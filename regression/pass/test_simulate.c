@@ -95,14 +95,43 @@ static void test_sent(void) {
          step[1]);
 }
 
-static int64_t peak_of(const char *sets) {
-  grid g = make_grid(llama, sets, 4, TS_MODEL_TRAIN);
+static int64_t peak_of(const char *text, const char *sets) {
+  grid g = make_grid(text, sets, 4, TS_MODEL_TRAIN);
   int64_t most = 0;
   for (int r = 0; r < g.ranks; ++r) {
     most = g.program[r]->plan->peak_bytes > most ? g.program[r]->plan->peak_bytes : most;
   }
   free_grid(&g);
   return most;
+}
+
+/* Ranks that have more experts than others keep less for the backward, within one limit; gathers of what waits have one
+ * order among the exchanges all the same. */
+static void test_kept_of_experts(int stage) {
+  char *sets = ts_format(FILES " aio={block_size=4096;queue_depth=1;} zero_optimization.stage=%d "
+                               "compile.offload_activation=true expert_parallel.autoep_size=4 moe.dispatch=alltoall "
+                               "gradient_accumulation_steps=2",
+                         stage);
+  char *none = ts_format("%s run.memory_limit=1", sets);
+  const int64_t least = peak_of(mixture, none), most = peak_of(mixture, sets);
+  bool clean = true, apart = false;
+  char *fault = NULL;
+  for (int part = 1; part < 8 && clean; ++part) {
+    char *limited = ts_format("%s run.memory_limit=%lldL", sets, (long long) (least + (most - least) * part / 8));
+    grid g = make_grid(mixture, limited, 4, TS_MODEL_TRAIN);
+    for (int r = 1; r < g.ranks; ++r) {
+      apart = apart || g.program[r]->kept_away != g.program[0]->kept_away;
+    }
+    fault = simulate(&g);
+    clean = fault == NULL;
+    free_grid(&g);
+    ts_free(limited);
+  }
+  tap_ok(clean && apart, "stage %d: ranks keep more than others (%s): %s", stage, apart ? "so" : "they do not",
+         clean ? "clean" : fault);
+  ts_free(fault);
+  ts_free(none);
+  ts_free(sets);
 }
 
 /* What stages keep for the backward in files: each micro-batch that is under way in its place. */
@@ -117,7 +146,7 @@ static void test_kept(void) {
                            "aio={block_size=4096;queue_depth=1;}",
                            resident);
     char *none = ts_format("%s run.memory_limit=1", away);
-    const int64_t least = peak_of(none), most = peak_of(resident);
+    const int64_t least = peak_of(llama, none), most = peak_of(llama, resident);
     char *limited = ts_format("%s run.memory_limit=%lldL", away, (long long) (least + (most - least) / 4));
     grid g = make_grid(llama, limited, 4, TS_MODEL_TRAIN);
     char *fault = simulate(&g);
@@ -646,6 +675,8 @@ int main(void) {
   test_experts();
   test_sent();
   test_kept();
+  test_kept_of_experts(1);
+  test_kept_of_experts(2);
   test_device("llama", llama);
   test_device("gpt2", gpt2);
   for (size_t i = 0; i < sizeof faults / sizeof *faults; ++i) {

@@ -121,7 +121,7 @@ static const ts_key rows[] = {
         zero_optimization.offload_optimizer.super_offload, "true", 0,
         "May the update of what has left wait until the next forward wants its values, so that its copies go on behind "
         "what is computed?  Nothing that anybody reads is stale, on other ranks neither.  With a limit it waits "
-        "where its pieces have room beside the forward (DeepSpeed's default is false)."),
+        "where its pieces have room beside the forward of every rank (DeepSpeed's default is false)."),
     NUMBER(zero_optimization.offload_optimizer.cpuadam_cores_perc, "0.8", 0, 1, AUTO,
            "The part of a rank's threads that its updates on the host have (run.offload_update); one at least."),
     SPELLING("zero_optimization.cpu_offload", "zero_optimization.offload_optimizer.device", "true=cpu",

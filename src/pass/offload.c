@@ -230,7 +230,8 @@ bool ts_offload_waits(const ts_pass_context *context, const ts_part *part) {
   const ts_deck_zero *zero = &context->deck->zero_optimization;
   bool asked = context->use == TS_MODEL_TRAIN && zero->offload_optimizer.super_offload && !context->stay.at_once;
   bool updated = part->trainable && part->of_stage && part->copy < 0 && !context->defers;
-  bool shared = (part->group > 1 || (part->axes & TS_AXES_SHARERS) != 0) && zero->stage < 3;
+  bool gathered = zero->stage == 1 || zero->stage == 2;
+  bool shared = gathered && (part->group > 1 || (part->axes & TS_AXES_SHARERS) != 0);
   bool leaves =
       shared ? space_of_states(context, part) != TS_SPACE_BACKEND : ts_offload_piece(context, part) < INT64_MAX;
   return asked && updated && leaves && ts_optimizer_get(part->optimizer)->granularity == TS_GRANULARITY_ELEMENT;

@@ -50,13 +50,18 @@ static int compare_leavers(const void *a, const void *b) {
 
 /* Of the list so many at its end are of the units with which the forward ends. */
 static int count_last_units(const ts_graph *g, const leaver *list, int n) {
-  int units = 0, count = 0;
+  int seen[STAY], units = 0, count = 0;
   for (; count < n; ++count) {
-    int unit = g->tensor[list[n - 1 - count].kept.tensor].unit;
-    units += count == 0 || unit != g->tensor[list[n - count].kept.tensor].unit;
-    if (units > STAY) {
+    const int unit = g->tensor[list[n - 1 - count].kept.tensor].unit;
+    int i = 0;
+    while (i < units && seen[i] != unit) {
+      ++i;
+    }
+    if (i == STAY) {
       break;
     }
+    seen[i] = unit;
+    units += i == units;
   }
   return count;
 }

@@ -1,7 +1,7 @@
 /** \file
  * New orders of nodes, so that messages travel under what does not need them.  Functions of the graph alone, which has
- * the same structure on all ranks of a message: so have the orders.  None changes a bit: what is added up keeps its
- * order.  Nothing here is collective.
+ * the same structure on all ranks of a message, but for copies: so have the orders.  None changes a bit: what is added
+ * up keeps its order.  Nothing here is collective.
  */
 #ifndef TS_PASS_ORDER_H
 #define TS_PASS_ORDER_H

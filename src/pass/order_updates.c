@@ -6,7 +6,8 @@
  * than one of them.
  *
  * What others need of a unit is gathered before the unit in front of it begins, and its pieces have to be there by
- * then: a place that the forward alone decides, as ranks may differ in pieces, but have one order of messages. */
+ * then: a place that what the forward computes alone decides, as ranks may differ in pieces and in copies, but have one
+ * order of messages. */
 #include "pass/order.h"
 
 #include "base/memory.h"
@@ -44,16 +45,26 @@ static void find_first_touches(updates *u) {
   }
 }
 
-static int unit_of(const updates *u, int i) {
-  return u->graph->node[u->forward[i]].unit;
+/* Of which unit a node is does not tell where it stands: what leaves goes with the node behind which it does, and which
+ * does is each rank's own choice. */
+static bool stands_anywhere(const ts_node *node) {
+  return ts_node_is_copy(node) || ts_node_is_window(node);
 }
 
-/* Where the unit that ends in front of i begins. */
-static int begin_in_front(const updates *u, int i) {
-  for (int begin = i; i > 0 && unit_of(u, i - 1) == unit_of(u, begin - 1);) {
+/* Where the stretch of nodes of a unit begins that ends in front of i. */
+static int begin_of_unit(const updates *u, int unit, int i) {
+  const ts_node *node = u->graph->node;
+  while (i > 0 && (stands_anywhere(&node[u->forward[i - 1]]) || node[u->forward[i - 1]].unit == unit)) {
     --i;
   }
   return i;
+}
+
+/* Where the unit begins in front of that of i. */
+static int begin_in_front(const updates *u, int i) {
+  const ts_node *node = u->graph->node;
+  int own = begin_of_unit(u, node[u->forward[i]].unit, i);
+  return own > 0 ? begin_of_unit(u, node[u->forward[own - 1]].unit, own) : 0;
 }
 
 /* Before the unit in front of the first one that reads what is gathered; the messages of a unit in their order. */
@@ -65,7 +76,7 @@ static void place_gathers(updates *u) {
       int first = u->first[u->place[node->out[i]].root];
       at = first >= 0 && first < at ? first : at;
     }
-    at = at < u->n_forward ? begin_in_front(u, begin_in_front(u, at + 1)) : at;
+    at = at < u->n_forward ? begin_in_front(u, at) : at;
     bool follows = k + 1 < u->n_gathers && u->graph->node[u->gather[k + 1]].unit == node->unit;
     u->front[k] = follows && u->front[k + 1] < at ? u->front[k + 1] : at;
   }

@@ -37,7 +37,8 @@ typedef struct ts_offload_stay {
   bool decided;     /**< Else the deck says it (pass/offload.h). */
   int64_t live;     /**< Elements gathered at a time, at most, and no more than stage3_max_live_parameters. */
   int64_t together; /**< Micro-batches that go through the model unit by unit, at most; 0 as 1. */
-  bool at_once;     /**< No update waits for the next forward: what is computed there leaves no room for its pieces. */
+  bool at_once;     /**< No update waits for the next forward: what is computed there leaves no room for its pieces, on
+                     * this rank or another. */
   bool all;         /**< Where of_part is NULL: all of it, else nothing. */
   int kept;         /**< One more than the tensors that stay where they are computed, of activations that leave: those
                      * that the backward reads first; whether the rest is decided or not.  0: the deck says it. */

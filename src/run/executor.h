@@ -12,7 +12,8 @@
  *
  * On a device a run is queued and returns, with a copy of its inputs and scalars, so that it may outlive the step; the
  * host waits where it reads (ts_executor_read_..., _take_times), when the inputs of some runs still wait to be
- * copied, where it reads the sizes of messages (EXCHANGE_ROWS), and at the end of a step of a pipeline.  A run is
+ * copied, where it reads the sizes of messages (EXCHANGE_ROWS), and at the end of a step of a pipeline; and, where
+ * updates may wait, in front of the first run behind an update for the hosts of all ranks.  A run is
  * queued command by command the first time with its places, its ranges (pass/lower.h) recorded the second time, of a
  * pipeline at the end of the step, and replayed from then on, unless somebody observes it or graphs are off.
  */
@@ -62,7 +63,7 @@ ts_executor *ts_executor_create(const ts_program *const *programs, int n_program
 void ts_executor_destroy(ts_executor **executor);
 
 /** Execute run \a run (an index) of the step of program \a index: its instructions in order. Collective over the world
- * when they contain collectives. */
+ * when they contain collectives, and on a device the first one behind an update. */
 void ts_executor_run(ts_executor *executor, int index, int64_t run);
 
 /** The same of a run that the caller chooses (ts_step_run_by_hand). Collective over the world likewise. */

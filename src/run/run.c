@@ -181,9 +181,10 @@ void ts_executor_complete(ts_executor *e) {
 
 /* Could updates wait on one rank that another one has made?  By the deck: all ranks say the same. */
 static bool may_differ(const ts_executor *e, const ts_program *program) {
-  const ts_deck_offload *states = &program->deck->zero_optimization.offload_optimizer;
-  bool leaves = program->use == TS_MODEL_TRAIN && states->super_offload && strcmp(states->device, "none") != 0;
-  return leaves && e->device != NULL && e->options.world != NULL;
+  const ts_deck *deck = program->deck;
+  bool leaves = program->use == TS_MODEL_TRAIN && deck->zero_optimization.offload_optimizer.super_offload &&
+                ts_deck_offloads(deck);
+  return leaves && e->device != NULL && e->options.graphs && e->options.world != NULL;
 }
 
 /* Recordings have messages in them, which all ranks replay or none: where one has made its updates before the first
