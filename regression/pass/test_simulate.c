@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "ops/build.h"
+#include "pass/storage.h"
 #include "run/simulate.h"
 
 #include <stdlib.h>
@@ -110,6 +111,7 @@ static int64_t peak_of(const char *text, const char *sets) {
 static void test_kept_of_experts(int stage) {
   char *sets = ts_format(FILES " aio={block_size=4096;queue_depth=1;} zero_optimization.stage=%d "
                                "compile.offload_activation=true expert_parallel.autoep_size=4 moe.dispatch=alltoall "
+                               "zero_optimization.stage3_param_persistence_threshold=200 " /* norms do not wait */
                                "gradient_accumulation_steps=2",
                          stage);
   char *none = ts_format("%s run.memory_limit=1", sets);
@@ -132,6 +134,56 @@ static void test_kept_of_experts(int stage) {
   ts_free(fault);
   ts_free(none);
   ts_free(sets);
+}
+
+static bool computes(const ts_node *node) {
+  return node->segment == TS_SEGMENT_FORWARD && !ts_node_is_copy(node) && !ts_node_is_window(node) &&
+         !ts_node_is_collective(node);
+}
+
+/* The first node of the forward behind n that reads what it makes, n_nodes for none. */
+static ts_nid find_reader(const ts_graph *g, const ts_place *place, ts_nid n) {
+  ts_nid m = n + 1;
+  for (; m < g->n_nodes; ++m) {
+    for (int i = 0; i < g->node[m].n_in && computes(&g->node[m]); ++i) {
+      for (int k = 0; k < g->node[n].n_out; ++k) {
+        if (g->node[m].in[i] != TS_NONE && place[g->node[m].in[i]].root == place[g->node[n].out[k]].root) {
+          return m;
+        }
+      }
+    }
+  }
+  return m;
+}
+
+/* Between a gather and what reads it another unit is computed, or nothing is before it. */
+static bool is_ahead(const ts_graph *g, const ts_place *place, ts_nid n) {
+  const ts_nid reader = find_reader(g, place, n);
+  bool first = true, other = false;
+  for (ts_nid m = 0; m < reader; ++m) {
+    first = first && (m > n || !computes(&g->node[m]));
+    other = other || (m > n && computes(&g->node[m]) && g->node[m].unit != g->node[reader].unit);
+  }
+  return first || other;
+}
+
+/* Of blocks whose inputs leave the gathers of what waited are ahead all the same, but for norms, which do not wait. */
+static void test_gathers_ahead(void) {
+  const char *sets = FILES " aio={block_size=4096;queue_depth=1;} zero_optimization.stage=1 "
+                           "compile.offload_activation=true run.memory_limit=1 "
+                           "zero_optimization.stage3_param_persistence_threshold=200";
+  grid g = make_grid(llama, sets, 2, TS_MODEL_TRAIN);
+  const ts_graph *graph = g.program[0]->graph;
+  ts_place *place = ts_storage_find(graph);
+  int gathers = 0, ahead = 0;
+  for (ts_nid n = 0; n < graph->n_nodes; ++n) {
+    gathers += graph->node[n].segment == TS_SEGMENT_LATE_GATHER;
+    ahead += graph->node[n].segment == TS_SEGMENT_LATE_GATHER && is_ahead(graph, place, n);
+  }
+  tap_ok(gathers > 2 && ahead == gathers && g.program[0]->kept_away > 0,
+         "%d tensors kept away: of %d gathers of updates %d are a unit ahead", g.program[0]->kept_away, gathers, ahead);
+  ts_free(place);
+  free_grid(&g);
 }
 
 /* What stages keep for the backward in files: each micro-batch that is under way in its place. */
@@ -675,6 +727,7 @@ int main(void) {
   test_experts();
   test_sent();
   test_kept();
+  test_gathers_ahead();
   test_kept_of_experts(1);
   test_kept_of_experts(2);
   test_device("llama", llama);
