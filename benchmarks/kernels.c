@@ -229,10 +229,10 @@ static void head(int64_t rows, int64_t width, int64_t vocabulary, ts_dtype dtype
   c.in[1] = run_random(dtype, TS_SHAPE(vocabulary, width), 2, 0.02);
   c.in[2] = run_new(TS_I32, TS_SHAPE(1, rows));
   c.in[3] = filled(TS_F32, TS_SHAPE(1), 1e-3);
-  c.out[0] = room(TS_F64, TS_SHAPE(1));
+  c.out[0] = run_new(TS_F64, TS_SHAPE(1));
   c.out[1] = run_new(TS_F64, TS_SHAPE(1));
-  c.out[2] = run_new(dtype, TS_SHAPE(1, rows, width));
-  c.out[3] = run_new(TS_F32, TS_SHAPE(vocabulary, width));
+  c.out[2] = room(dtype, TS_SHAPE(1, rows, width));
+  c.out[3] = room(TS_F32, TS_SHAPE(vocabulary, width));
   char text[64];
   snprintf(text, sizeof text, "%d x %d x %d", (int) rows, (int) vocabulary, (int) width);
   print_rate("head, loss, gradients", text,

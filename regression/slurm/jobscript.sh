@@ -139,10 +139,10 @@ while [ "$1" != bash ]; do
   shift
 done
 (trap '' TERM; while kill -0 $$; do sleep 0.3; done 2> /dev/null; [ -e slurm/srun.ended ] || echo "step killed" >> slurm/calls) &
+trap 'echo told >> slurm/usr1' USR1
 echo $PPID > slurm/script
 SLURM_PROCID=0 SLURM_STEP_ID=0 SLURMD_NODENAME=n0 "$@" >> "$log" 2>&1 < /dev/null &
 rank=$!
-trap 'echo told >> slurm/usr1' USR1
 while kill -0 $rank; do
   wait $rank
   status=$?

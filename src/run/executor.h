@@ -72,7 +72,7 @@ void ts_executor_run_one(ts_executor *executor, int index, ts_run run);
 /** Make all that steps have left: behind it every rank has what the others have updated. Collective over the world. */
 void ts_executor_complete(ts_executor *executor);
 
-/** Forget what the last step has left, as it is skipped: they would write what is there. Not collective. */
+/** Forget what the last step has left, as it is skipped: that would write what is there. Not collective. */
 void ts_executor_drop_updates(ts_executor *executor);
 
 /** Where the host writes an input or scalar of the micro-batch in slot \a slot, by name; NULL when the program has none
