@@ -64,6 +64,8 @@ ts_status ts_file_sum_make(const char *directory, const char *name, ts_file_sum 
 
 /* ---- one job at a time ---- */
 
+#define TS_RUN_LOCK ".lock"
+
 /** Take RUN for this process until ts_run_unlock or its end: a lock on RUN/.lock (fcntl).  The file stays; its one line
  * is of whoever took RUN last: "job 12 restart 1 host node0 pid 4711", without Slurm "host node0 pid 4711".  Where the
  * file system has no locks, nobody is refused, and a warning says so.  Not collective: one rank of a job does it.

@@ -52,7 +52,7 @@ static void warn_no_lock(const char *path, const char *run) {
 }
 
 ts_status ts_run_lock(const char *run, int *lock, ts_error *err) {
-  char *path = ts_format("%s/.lock", run);
+  char *path = ts_format("%s/" TS_RUN_LOCK, run);
   int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   bool opened = file >= 0, got = opened && ts_lock_take(file) == 0;
   ts_status status = TS_OK;

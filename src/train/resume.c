@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "io/publication.h"
+#include "train/outputs.h"
 
 #include <dirent.h>
 #include <stdlib.h>
@@ -12,11 +13,13 @@
 
 /* ---- the run directory ---- */
 
-static bool has_files(const char *path) {
+/* With NULL: any. */
+static bool has_files(const char *path, bool (*are_meant)(const char *name)) {
   DIR *dir = opendir(path);
   bool found = false;
   for (struct dirent *entry; dir != NULL && !found && (entry = readdir(dir)) != NULL;) {
-    found = strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
+    const char *name = entry->d_name;
+    found = strcmp(name, ".") != 0 && strcmp(name, "..") != 0 && (are_meant == NULL || are_meant(name));
   }
   if (dir != NULL) {
     closedir(dir);
@@ -37,7 +40,7 @@ static ts_status check_is_directory(const ts_deck *deck, ts_error *err) {
 
 static ts_status check_empty(const ts_deck *deck, ts_error *err) {
   const char *path = deck->run.directory;
-  if (!has_files(path)) {
+  if (!has_files(path, NULL)) {
     return TS_OK;
   }
   return ts_deck_error(deck, "run.directory", err,
@@ -67,12 +70,22 @@ static bool agree_on_rank_0(ts_world *world, bool mine) {
   return mine;
 }
 
+static bool is_foreign(const char *name) {
+  return !ts_outputs_have_name(name);
+}
+
+/* Did a run write there?  One that died while it began has a lock and perhaps no more. */
+static bool was_begun(const char *run) {
+  return (ts_has_file(run, "deck.cfg") && ts_has_file(run, "metrics.csv")) ||
+         (ts_has_file(run, TS_RUN_LOCK) && !has_files(run, is_foreign));
+}
+
 /* A run that had a checkpoint once is not begun again over what it left. */
 static bool died_early(const char *run) {
   int64_t *aside;
   int n = ts_steps_with_suffix(run, ".aside", &aside);
   ts_free(aside);
-  return n == 0 && !ts_has_file(run, "latest") && ts_has_file(run, "deck.cfg") && ts_has_file(run, "metrics.csv");
+  return n == 0 && !ts_has_file(run, "latest") && was_begun(run);
 }
 
 /* What the run that died had for a deck, as rank 0 reads it; NULL without one.  Requeued onto other nodes a job has the
