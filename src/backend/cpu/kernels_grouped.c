@@ -153,15 +153,20 @@ static space space_of(const ts_kernel_call *call, const int64_t count[4], int th
   return (space){part[0], part[1], part[2], (float *) part[3]};
 }
 
-/* Cells of some rows of x along k, from column `at` on: where they are, if that will do. */
-static ts_micro_product cells_of_rows(const grouped *g, const matrix *x, int64_t row, int64_t rows, int64_t at,
-                                      int64_t n, ts_cell *a) {
-  bool direct = x->data.dtype == TS_F32 || (g->pairs && x->width % 2 == 0 && (uintptr_t) x->data.data % 4 == 0);
+/* Cells of some rows of x along k, from column `at` on: where they are, if that will do.  Of rows up to `padded` those
+ * that are not there are zeros. */
+static ts_micro_product cells_of_rows(const grouped *g, const matrix *x, int64_t row, int64_t rows, int64_t padded,
+                                      int64_t at, int64_t n, ts_cell *a) {
+  bool typed = x->data.dtype == TS_F32 || (g->pairs && x->width % 2 == 0 && (uintptr_t) x->data.data % 4 == 0);
+  bool direct = typed && padded <= rows;
   int64_t k = cells_of(n, g->pairs);
+  if (padded > rows) {
+    memset(a + rows * k, 0, (size_t) ((padded - rows) * k) * sizeof *a);
+  }
   for (int64_t i = 0; i < rows && !direct; ++i) {
     read_padded(a + i * k, x, (row + i) * x->width + at, n, g->pairs ? 2 * k : k, g->pairs);
   }
-  return (ts_micro_product){.m = (int) rows,
+  return (ts_micro_product){.m = (int) ts_max(rows, padded),
                             .n = TILE,
                             .k = (int) k,
                             .a = direct ? (const ts_cell *) address_of(x, row * x->width + at) : a,
@@ -248,7 +253,7 @@ static void multiply_many(const piece *p, const space *s) {
     }
     for (int64_t row = p->row; row < p->row + p->rows; row += ROWS) {
       int64_t rows = ts_min(ROWS, p->row + p->rows - row);
-      run_product(cells_of_rows(g, &p->x, row, rows, 0, g->inner, s->a), s->b, TILE, s->c, TILE, NULL, g->pairs);
+      run_product(cells_of_rows(g, &p->x, row, rows, 0, 0, g->inner, s->a), s->b, TILE, s->c, TILE, NULL, g->pairs);
       write_rows(&p->y, s->c, TILE, row, rows, g->columns, at, n);
     }
   }
@@ -269,7 +274,7 @@ static void multiply_few_turned(const piece *p, const space *s) {
   pack_across(s->b, &p->x, p->row, p->rows, width, g->pairs, s->scratch);
   for (int64_t at = p->at; at < p->at + p->n; at += ROWS) {
     int64_t n = ts_min(ROWS, p->at + p->n - at);
-    ts_micro_product product = cells_of_rows(g, &p->w, p->expert * g->columns + at, n, 0, g->inner, s->a);
+    ts_micro_product product = cells_of_rows(g, &p->w, p->expert * g->columns + at, n, 0, 0, g->inner, s->a);
     product.n = (int) width;
     ts_micro_ahead ahead = lines_of(&p->w, p->expert * g->columns + at + n, ts_min(ROWS, p->at + p->n - at - n), 0,
                                     g->inner, ts_micro_tiles(n, width), product.k);
@@ -311,35 +316,37 @@ static void multiply_few_across(const piece *p, const space *s) {
   }
 }
 
-/* A strip's tiles: brought into place, or where they are. */
+/* A strip's tiles: brought into place, or as one where they are. */
 typedef struct tiles {
   const ts_cell *first;
-  int64_t apart, ld;
+  int64_t apart, ld, width;
 } tiles;
 
 static tiles tiles_of_strip(const piece *p, const space *s, int64_t k, int64_t n) {
   const grouped *g = p->g;
   int64_t row = p->expert * g->inner + k;
   if (lies_in_place(p) && p->rows <= FEWEST && p->n % TILE == 0) {
-    return (tiles){address_of(&p->w, row * p->w.width + p->at), TILE, p->w.width};
+    return (tiles){address_of(&p->w, row * p->w.width + p->at), 0, p->w.width, p->n};
   }
   pack_strip(s->b, &p->w, row, p->at, n, p->n, g->pairs);
-  return (tiles){s->b, cells_of(n, g->pairs) * TILE, TILE};
+  return (tiles){s->b, cells_of(n, g->pairs) * TILE, TILE, TILE};
 }
 
 /* Matrices [in][out]: strips of them. */
 static void multiply_few(const piece *p, const space *s) {
   const grouped *g = p->g;
-  int64_t step = g->pairs ? 2 * STEP : STEP, ldc = up_to(p->n, TILE);
+  int64_t step = g->pairs ? 2 * STEP : STEP, ldc = up_to(p->n, TILE), padded = up_to(p->rows, 2);
   for (int64_t k = 0, some; k < g->inner; k += some) {
     some = ts_min(step, g->inner - k);
     int64_t cells = cells_of(some, g->pairs);
     const tiles b = tiles_of_strip(p, s, k, some);
-    ts_micro_product product = cells_of_rows(g, &p->x, p->row, p->rows, k, some, s->a);
+    ts_micro_product product = cells_of_rows(g, &p->x, p->row, p->rows, padded, k, some, s->a);
     product.add = k > 0;
-    ts_micro_ahead ahead = next_strip(p, k, some, step, ts_micro_tiles(p->rows, ldc), cells);
-    for (int64_t j = 0; j < p->n; j += TILE) {
-      run_product(product, b.first + j / TILE * b.apart, b.ld, s->c + j, ldc, &ahead, g->pairs);
+    product.n = (int) b.width;
+    int64_t tiles_wanted = ts_micro_tiles(product.m, b.width) * (ldc / b.width);
+    ts_micro_ahead ahead = next_strip(p, k, some, step, tiles_wanted, cells);
+    for (int64_t j = 0; j < p->n; j += b.width) {
+      run_product(product, b.first + j / b.width * b.apart, b.ld, s->c + j, ldc, &ahead, g->pairs);
     }
   }
   write_rows(&p->y, s->c, ldc, p->row, p->rows, g->columns, p->at, p->n);
@@ -440,25 +447,34 @@ static size_t grouped_dw_prepare(const ts_target *target, const ts_graph *graph,
 static void make_gradient(const piece *p, const space *s) {
   const grouped *g = p->g;
   const matrix dw = {{p->y.data, p->y.dtype}, g->columns};
-  int64_t last = p->row + p->rows, ldc = up_to(p->n, TILE);
-  bool deep = p->rows > DEPTH;
+  const int64_t last = p->row + p->rows, width = up_to(p->n, TILE);
+  const bool deep = p->rows > DEPTH, direct = !deep && p->y.dtype == TS_F32 && width == p->n;
+  const int64_t ldc = direct ? g->columns : width;
   for (int64_t row = p->row; row == p->row || row < last; row += DEPTH) {
     int64_t rows = ts_min(DEPTH, last - row), cells = cells_of(rows, g->pairs);
     bool writes = row + DEPTH >= last;
     pack_strip(s->b, &p->w, row, p->at, rows, p->n, g->pairs);
     for (int64_t f = 0, some; f < g->rows; f += some) {
       some = ts_min(ROWS, g->rows - f);
-      float *c = deep ? s->c + f * ldc : s->c;
       int64_t first = p->expert * g->rows + f, next = writes && cells > 0 ? ts_min(ROWS, g->rows - f - some) : 0;
       ts_micro_ahead ahead =
-          lines_of(&dw, first + some, next, p->at, p->n, ts_micro_tiles(some, ldc), cells > 0 ? cells : 1);
+          lines_of(&dw, first + some, next, p->at, p->n, ts_micro_tiles(some, width), cells > 0 ? cells : 1);
+      const ts_sink there = ts_sink_from(p->y, first * g->columns + p->at);
+      float *c = direct ? there.data : deep ? s->c + f * ldc : s->c;
       pack_along(s->a, &p->x, row, f, rows, some, ROWS, g->pairs);
-      const ts_micro_product product = {
-          .m = (int) some, .n = TILE, .k = (int) cells, .a = s->a, .row = 1, .column = ROWS, .add = row > p->row};
+      ts_micro_product product = {.m = (int) some,
+                                  .n = TILE,
+                                  .k = (int) cells,
+                                  .a = s->a,
+                                  .row = 1,
+                                  .column = ROWS,
+                                  .add = row > p->row,
+                                  .beta = there.beta};
       for (int64_t j = 0; j < p->n; j += TILE) {
+        product.prior = direct && there.prior != NULL ? (const float *) there.prior + j : NULL;
         run_product(product, s->b + j * cells, TILE, c + j, ldc, &ahead, g->pairs);
       }
-      if (writes) {
+      if (writes && !direct) {
         write_rows(&p->y, c, ldc, first, some, g->columns, p->at, p->n);
       }
     }

@@ -62,15 +62,42 @@ typedef struct ts_micro_product {
   int64_t ldb;
   float *c;
   int64_t ldc;
-  bool add;              /**< c is added to; otherwise overwritten. */
+  bool add;           /**< c is added to; otherwise overwritten. */
+  const float *prior; /**< Laid out as c, or c itself: its \a beta-fold is added at the end; NULL: nothing. */
+  float beta;
   ts_micro_ahead *ahead; /**< Of ts_micro_run_ahead, which counts it down. */
 } ts_micro_product;
 
+/** May a tile of so many vectors have more than six rows? Not collective. */
+TS_INLINE bool ts_micro_narrow(int64_t vectors) {
+  return 2 * vectors <= TS_MICRO_VECTORS;
+}
+
+/** Vectors of a tile, as far as there are columns: of rows that fill two narrow tiles half as many. Not collective. */
+TS_INLINE int ts_micro_vectors(int64_t m) {
+  return TS_MICRO_VECTORS > 2 && m > 6 && m <= 2 * TS_MICRO_ROWS ? TS_MICRO_VECTORS / 2 : TS_MICRO_VECTORS;
+}
+
+/** Rows of the next tile where \a left are left.  Narrow tiles have equal shares, in pairs: each reads b once, and asks
+ * for as much. Not collective. */
+TS_INLINE int ts_micro_rows(int left, const bool narrow) {
+  if (narrow && left > 1) {
+    int tiles = (left + TS_MICRO_ROWS - 1) / TS_MICRO_ROWS, share = (left + 2 * tiles - 1) / (2 * tiles) * 2;
+    return share <= left ? share : left - 1;
+  }
+  return left >= 6 ? 6 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
+}
+
 /** How many tiles ts_micro_run makes of m x n. Not collective. */
 TS_INLINE int64_t ts_micro_tiles(int64_t m, int64_t n) {
-  int64_t wide = TS_MICRO_VECTORS * TS_MICRO_WIDTH, vectors = n % wide / TS_MICRO_WIDTH, rest = m % 6 / 4 + m % 6 % 4;
-  int64_t narrow = 2 * vectors <= TS_MICRO_VECTORS ? m / 12 + m % 12 / 6 : m / 6;
-  return (m / 6 + rest) * (n / wide) + (vectors > 0 ? narrow + rest : 0);
+  int64_t most = ts_micro_vectors(m), wide = most * TS_MICRO_WIDTH, vectors = n % wide / TS_MICRO_WIDTH, tiles = 0;
+  for (int left = (int) m; left > 0 && n >= wide; left -= ts_micro_rows(left, ts_micro_narrow(most))) {
+    tiles += n / wide;
+  }
+  for (int left = (int) m; left > 0 && vectors > 0; left -= ts_micro_rows(left, ts_micro_narrow(vectors))) {
+    ++tiles;
+  }
+  return tiles;
 }
 
 /** sum + a b in fp32; with \a pairs, of two bf16 in each cell.  Not collective. */
@@ -112,7 +139,16 @@ TS_INLINE void ts_micro_tile(const ts_micro_product *p, int i, int j, const int 
       }
     }
   }
-  for (int k = 0; k < p->k; ++k, a += p->column, beyond += p->column, b += p->ldb) {
+  if (p->prior != NULL) { /* there by the end */
+#pragma GCC unroll 16
+    for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 16
+      for (int v = 0; v < vectors; ++v) {
+        __builtin_prefetch(p->prior + (i + r) * p->ldc + j + v * TS_MICRO_WIDTH, 1, 3);
+      }
+    }
+  }
+  for (int left = p->k; left > 0; --left, a += p->column, beyond += p->column, b += p->ldb) {
     ts_micro_vector row[TS_MICRO_VECTORS];
     for (int l = 0; l < asks; ++l) {
       __builtin_prefetch(line + l * TS_MICRO_LINE, 0, 2);
@@ -131,35 +167,50 @@ TS_INLINE void ts_micro_tile(const ts_micro_product *p, int i, int j, const int 
       }
     }
   }
+  const float *prior = p->prior != NULL ? p->prior + i * p->ldc + j : NULL;
 #pragma GCC unroll 16
   for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 16
     for (int v = 0; v < vectors; ++v) {
-      *(ts_micro_memory *) (c + r * p->ldc + v * TS_MICRO_WIDTH) = sum[r][v];
+      int64_t at = r * p->ldc + v * TS_MICRO_WIDTH;
+      if (prior != NULL) {
+        sum[r][v] += p->beta * *(const ts_micro_memory *) (prior + at);
+      }
+      *(ts_micro_memory *) (c + at) = sum[r][v];
     }
   }
 }
 
 /** All rows of the columns from \a j on.  Not collective. */
 TS_INLINE void ts_micro_columns(const ts_micro_product *p, int j, const int vectors, const bool pairs, const int asks) {
-  int i = 0;
-  for (; 2 * vectors <= TS_MICRO_VECTORS && i + 12 <= p->m; i += 12) {
-    ts_micro_tile(p, i, j, 12, vectors, pairs, asks);
-  }
-  for (; i + 6 <= p->m; i += 6) {
-    ts_micro_tile(p, i, j, 6, vectors, pairs, asks);
-  }
-  for (; i + 4 <= p->m; i += 4) {
-    ts_micro_tile(p, i, j, 4, vectors, pairs, asks);
-  }
-  for (; i < p->m; ++i) {
-    ts_micro_tile(p, i, j, 1, vectors, pairs, asks);
+  const bool narrow = ts_micro_narrow(vectors);
+  for (int i = 0, rows; i < p->m; i += rows) {
+    rows = ts_micro_rows(p->m - i, narrow);
+    if (narrow && rows == 12) {
+      ts_micro_tile(p, i, j, 12, vectors, pairs, asks);
+    } else if (narrow && rows == 10) {
+      ts_micro_tile(p, i, j, 10, vectors, pairs, asks);
+    } else if (narrow && rows == 8) {
+      ts_micro_tile(p, i, j, 8, vectors, pairs, asks);
+    } else if (rows == 6) {
+      ts_micro_tile(p, i, j, 6, vectors, pairs, asks);
+    } else if (rows == 4) {
+      ts_micro_tile(p, i, j, 4, vectors, pairs, asks);
+    } else if (rows == 2) {
+      ts_micro_tile(p, i, j, 2, vectors, pairs, asks);
+    } else {
+      ts_micro_tile(p, i, j, 1, vectors, pairs, asks);
+    }
   }
 }
 
 /** The whole product.  Not collective. */
 TS_INLINE void ts_micro_all(const ts_micro_product *p, const bool pairs, const int asks) {
   int j = 0;
+  for (; ts_micro_vectors(p->m) == 2 && TS_MICRO_VECTORS > 2 && j + 2 * TS_MICRO_WIDTH <= p->n;
+       j += 2 * TS_MICRO_WIDTH) {
+    ts_micro_columns(p, j, 2, pairs, asks);
+  }
   for (; j + TS_MICRO_VECTORS * TS_MICRO_WIDTH <= p->n; j += TS_MICRO_VECTORS * TS_MICRO_WIDTH) {
     ts_micro_columns(p, j, TS_MICRO_VECTORS, pairs, asks);
   }
