@@ -7,6 +7,7 @@
  * rows go by such a strip as it lies, and some more are brought into place instead. */
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/micro.h"
+#include "backend/cpu/team.h"
 #include "backend/cpu/tile.h"
 
 #include "base/memory.h"
@@ -214,6 +215,7 @@ typedef struct piece {
   matrix x, w;
   ts_sink y;
   int64_t expert, row, rows, at, n;
+  const struct piece *next; /* that the thread most likely does after it, of few rows too; NULL: none */
 } piece;
 
 static grouped grouped_of(const ts_graph *graph, const ts_node *node) {
@@ -276,7 +278,10 @@ static void multiply_few_turned(const piece *p, const space *s) {
     int64_t n = ts_min(ROWS, p->at + p->n - at);
     ts_micro_product product = cells_of_rows(g, &p->w, p->expert * g->columns + at, n, 0, 0, g->inner, s->a);
     product.n = (int) width;
-    ts_micro_ahead ahead = lines_of(&p->w, p->expert * g->columns + at + n, ts_min(ROWS, p->at + p->n - at - n), 0,
+    const bool last = at + n == p->at + p->n && p->next != NULL;
+    const piece *of = last ? p->next : p;
+    int64_t then = last ? of->at : at + n;
+    ts_micro_ahead ahead = lines_of(&p->w, of->expert * g->columns + then, ts_min(ROWS, of->at + of->n - then), 0,
                                     g->inner, ts_micro_tiles(n, width), product.k);
     run_product(product, s->b, width, s->c, width, &ahead, g->pairs);
     write_turned(p, s, s->c, width, at, n);
@@ -288,10 +293,15 @@ static bool lies_in_place(const piece *p) {
   return !p->g->pairs && p->w.data.dtype == TS_F32;
 }
 
-/* Lines that are wanted behind rows [k, k + n) of a strip: those of the next. */
-static ts_micro_ahead next_strip(const piece *p, int64_t k, int64_t n, int64_t step, int64_t tiles, int64_t cells) {
-  int64_t next = k + n, rows = ts_min(step, p->g->inner - next);
-  return lines_of(&p->w, p->expert * p->g->inner + next, rows, p->at, p->n, tiles, cells);
+/* Lines of a matrix per expert, of `each` rows, that are wanted after those up to row `next` of this one: `step` rows
+ * more, or the first ones of the next piece. */
+static ts_micro_ahead next_lines(const piece *p, const matrix *of, int64_t each, int64_t next, int64_t step,
+                                 int64_t tiles, int64_t cells) {
+  if (next == each && p->next != NULL) {
+    p = p->next;
+    next = 0;
+  }
+  return lines_of(of, p->expert * each + next, ts_min(step, each - next), p->at, p->n, tiles, cells);
 }
 
 /* Matrices [in][out]: (columns of the result)^T = columns of the matrix times (the expert's rows)^T, by parts of k. */
@@ -308,7 +318,7 @@ static void multiply_few_across(const piece *p, const space *s) {
                                       .row = 1,
                                       .column = p->w.width,
                                       .add = k > 0};
-    ts_micro_ahead ahead = next_strip(p, k, some, STEP, ts_micro_tiles(p->n, width), some);
+    ts_micro_ahead ahead = next_lines(p, &p->w, g->inner, k + some, STEP, ts_micro_tiles(p->n, width), some);
     run_product(product, s->b + k * width, width, s->c, width, &ahead, false);
   }
   for (int64_t at = 0; at < p->n; at += ROWS) {
@@ -344,7 +354,7 @@ static void multiply_few(const piece *p, const space *s) {
     product.add = k > 0;
     product.n = (int) b.width;
     int64_t tiles_wanted = ts_micro_tiles(product.m, b.width) * (ldc / b.width);
-    ts_micro_ahead ahead = next_strip(p, k, some, step, tiles_wanted, cells);
+    ts_micro_ahead ahead = next_lines(p, &p->w, g->inner, k + some, step, tiles_wanted, cells);
     for (int64_t j = 0; j < p->n; j += b.width) {
       run_product(product, b.first + j / b.width * b.apart, b.ld, s->c + j, ldc, &ahead, g->pairs);
     }
@@ -372,32 +382,57 @@ static int64_t width_of_few(const ts_kernel_call *call, const grouped *g) {
   return wide;
 }
 
-static void multiply_piece(piece *p, int64_t i, int64_t wide, const space *s) {
-  bool turned = p->g->turned;
+/* A piece of rows times matrices. */
+static void set_product(piece *p, int64_t i, int64_t wide) {
   set_piece(p, i, STRIP);
-  if (p->rows > FEW) {
-    multiply_many(p, s);
-    return;
+  if (p->rows <= FEW) {
+    set_piece(p, i, p->g->turned || p->rows <= FEW / 2 ? wide : ts_min(wide, WIDE / 2));
   }
-  set_piece(p, i, turned || p->rows <= FEW / 2 ? wide : ts_min(wide, WIDE / 2));
-  if (p->rows == 0 || p->n == 0) {
-    return;
-  }
-  bool across = lies_in_place(p) && p->rows > FEWEST && p->rows <= FEW / 2;
-  (turned ? multiply_few_turned : across ? multiply_few_across : multiply_few)(p, s);
 }
 
-/* All pieces of a call; `like`: what they have in common. */
-static void do_pieces(const ts_kernel_call *call, const piece *like, const int64_t count[4],
-                      void (*run)(piece *p, int64_t i, int64_t wide, const space *s)) {
+static void multiply_piece(const piece *p, const space *s) {
+  bool across = lies_in_place(p) && p->rows > FEWEST && p->rows <= FEW / 2;
+  (p->rows > FEW  ? multiply_many
+   : p->g->turned ? multiply_few_turned
+   : across       ? multiply_few_across
+                  : multiply_few)(p, s);
+}
+
+/* What is done with pieces: piece `i` is found, then made. */
+typedef struct work {
+  void (*set)(piece *p, int64_t i, int64_t wide);
+  void (*make)(const piece *p, const space *s);
+  bool empty; /* of no rows, too */
+} work;
+
+/* The first piece behind piece i in which there is something to do, of few rows. */
+static const piece *find_next(const work *work, piece *next, int64_t i, int64_t pieces, int64_t wide) {
+  do {
+    if (++i == pieces) {
+      return NULL;
+    }
+    work->set(next, i, wide);
+  } while (next->n == 0 || next->rows == 0);
+  return next->rows <= FEW ? next : NULL;
+}
+
+/* All pieces of a call; `like`: what they have in common.  A thread has neighbours, so that it can ask for what the next
+ * one reads. */
+static void do_pieces(const ts_kernel_call *call, const piece *like, const int64_t count[4], const work *work) {
   int64_t pieces = like->g->experts * ts_pieces(like->g->columns, STRIP), wide = width_of_few(call, like->g);
-#pragma omp parallel num_threads(ts_call_threads(call, pieces))
+  int threads = ts_call_threads(call, pieces);
+  ts_team team;
+  ts_team_begin(&team, pieces, threads);
+#pragma omp parallel num_threads(threads)
   {
     space s = space_of(call, count, omp_get_thread_num());
-    piece p = *like;
-#pragma omp for schedule(dynamic, 1)
-    for (int64_t i = 0; i < pieces; ++i) {
-      run(&p, i, wide, &s);
+    piece p = *like, next = *like;
+    for (int64_t i; (i = ts_team_next(&team, omp_get_thread_num())) >= 0;) {
+      work->set(&p, i, wide);
+      if (p.n > 0 && (p.rows > 0 || work->empty)) {
+        p.next = find_next(work, &next, i, pieces, wide);
+        work->make(&p, &s);
+      }
     }
   }
 }
@@ -411,7 +446,8 @@ static void grouped_run(const ts_kernel_call *call) {
                       .x = {ts_source_of(call, 0), g.inner},
                       .w = {ts_source_of(call, 1), g.turned ? g.inner : g.columns},
                       .y = ts_sink_of(call, 0)};
-  do_pieces(call, &like, count, multiply_piece);
+  static const work product = {set_product, multiply_piece, false};
+  do_pieces(call, &like, count, &product);
 }
 TS_CPU_KERNEL(grouped) = {.prepare = grouped_prepare, .run = grouped_run};
 
@@ -456,9 +492,11 @@ static void make_gradient(const piece *p, const space *s) {
     pack_strip(s->b, &p->w, row, p->at, rows, p->n, g->pairs);
     for (int64_t f = 0, some; f < g->rows; f += some) {
       some = ts_min(ROWS, g->rows - f);
-      int64_t first = p->expert * g->rows + f, next = writes && cells > 0 ? ts_min(ROWS, g->rows - f - some) : 0;
-      ts_micro_ahead ahead =
-          lines_of(&dw, first + some, next, p->at, p->n, ts_micro_tiles(some, width), cells > 0 ? cells : 1);
+      ts_micro_ahead ahead = {0};
+      if (writes && cells > 0) {
+        ahead = next_lines(p, &dw, g->rows, f + some, ROWS, ts_micro_tiles(some, width), cells);
+      }
+      const int64_t first = p->expert * g->rows + f;
       const ts_sink there = ts_sink_from(p->y, first * g->columns + p->at);
       float *c = direct ? there.data : deep ? s->c + f * ldc : s->c;
       pack_along(s->a, &p->x, row, f, rows, some, ROWS, g->pairs);
@@ -481,18 +519,22 @@ static void make_gradient(const piece *p, const space *s) {
   }
 }
 
-static void sum_piece(piece *p, int64_t i, int64_t wide, const space *s) {
+static void set_gradient(piece *p, int64_t i, int64_t wide) {
   set_piece(p, i, STRIP);
   if (p->rows <= SHALLOW) {
     set_piece(p, i, wide);
   }
-  if (p->rows <= DEPTH && p->n > 0) {
+}
+
+static void sum_piece(const piece *p, const space *s) {
+  piece tile = *p;
+  if (p->rows <= DEPTH) {
     make_gradient(p, s);
+    return;
   }
-  for (int64_t at = p->at, end = p->at + p->n; p->rows > DEPTH && at < end; at += TILE) {
-    p->at = at;
-    p->n = ts_min(TILE, end - at);
-    make_gradient(p, s);
+  for (; tile.at < p->at + p->n; tile.at += TILE) {
+    tile.n = ts_min(TILE, p->at + p->n - tile.at);
+    make_gradient(&tile, s);
   }
 }
 
@@ -503,6 +545,7 @@ static void grouped_dw_run(const ts_kernel_call *call) {
   count_dw_space(count, &g);
   const piece like = {
       .g = &g, .x = {ts_source_of(call, 0), g.rows}, .w = {ts_source_of(call, 1), g.columns}, .y = ts_sink_of(call, 0)};
-  do_pieces(call, &like, count, sum_piece);
+  static const work gradient = {set_gradient, sum_piece, true};
+  do_pieces(call, &like, count, &gradient);
 }
 TS_CPU_KERNEL(grouped_dw) = {.prepare = grouped_dw_prepare, .run = grouped_dw_run};
