@@ -154,12 +154,15 @@ static space space_of(const ts_kernel_call *call, const int64_t count[4], int th
   return (space){part[0], part[1], part[2], (float *) part[3]};
 }
 
+static bool lies_in_cells(const grouped *g, const matrix *x) {
+  return x->data.dtype == TS_F32 || (g->pairs && x->width % 2 == 0 && (uintptr_t) x->data.data % 4 == 0);
+}
+
 /* Cells of some rows of x along k, from column `at` on: where they are, if that will do.  Of rows up to `padded` those
  * that are not there are zeros. */
 static ts_micro_product cells_of_rows(const grouped *g, const matrix *x, int64_t row, int64_t rows, int64_t padded,
                                       int64_t at, int64_t n, ts_cell *a) {
-  bool typed = x->data.dtype == TS_F32 || (g->pairs && x->width % 2 == 0 && (uintptr_t) x->data.data % 4 == 0);
-  bool direct = typed && padded <= rows;
+  bool direct = lies_in_cells(g, x) && padded <= rows;
   int64_t k = cells_of(n, g->pairs);
   if (padded > rows) {
     memset(a + rows * k, 0, (size_t) ((padded - rows) * k) * sizeof *a);
@@ -269,21 +272,38 @@ static void write_turned(const piece *p, const space *s, float *c, int64_t width
   write_rows(&p->y, (const float *) s->scratch, columns, p->row, p->rows, p->g->columns, at, n);
 }
 
-/* Matrices [out][in]: (columns of the result)^T = rows of the matrix times (the expert's rows)^T. */
+/* c [n][width] = rows [row, row + n) of the matrix times (the expert's rows)^T, `part` of k at a time. */
+static void multiply_rows(const piece *p, const space *s, int64_t row, int64_t n, int64_t part, int64_t width,
+                          ts_micro_ahead *ahead) {
+  const grouped *g = p->g;
+  const int64_t step = part < g->inner ? TS_MICRO_ROWS : ROWS;
+  for (int64_t i = 0; i < n; i += step) {
+    for (int64_t k = 0; k < g->inner; k += part) {
+      ts_micro_product product =
+          cells_of_rows(g, &p->w, row + i, ts_min(step, n - i), 0, k, ts_min(part, g->inner - k), s->a);
+      product.n = (int) width;
+      product.add = k > 0;
+      run_product(product, s->b + cells_of(k, g->pairs) * width, width, s->c + i * width, width, ahead, g->pairs);
+    }
+  }
+}
+
+/* Matrices [out][in]: (columns of the result)^T = rows of the matrix times (the expert's rows)^T.  What has to be
+ * brought into place for very few rows is so by a few rows and columns, which stay in the first-level cache. */
 static void multiply_few_turned(const piece *p, const space *s) {
   const grouped *g = p->g;
   int64_t width = up_to(p->rows, TS_MICRO_COLUMNS);
+  const int64_t part = lies_in_cells(g, &p->w) || p->rows > FEWEST ? g->inner : PART;
   pack_across(s->b, &p->x, p->row, p->rows, width, g->pairs, s->scratch);
   for (int64_t at = p->at; at < p->at + p->n; at += ROWS) {
     int64_t n = ts_min(ROWS, p->at + p->n - at);
-    ts_micro_product product = cells_of_rows(g, &p->w, p->expert * g->columns + at, n, 0, 0, g->inner, s->a);
-    product.n = (int) width;
     const bool last = at + n == p->at + p->n && p->next != NULL;
     const piece *of = last ? p->next : p;
     int64_t then = last ? of->at : at + n;
-    ts_micro_ahead ahead = lines_of(&p->w, of->expert * g->columns + then, ts_min(ROWS, of->at + of->n - then), 0,
-                                    g->inner, ts_micro_tiles(n, width), product.k);
-    run_product(product, s->b, width, s->c, width, &ahead, g->pairs);
+    ts_micro_ahead ahead =
+        lines_of(&p->w, of->expert * g->columns + then, ts_min(ROWS, of->at + of->n - then), 0, g->inner,
+                 ts_micro_tiles(n, width) * ts_pieces(g->inner, part), cells_of(part, g->pairs));
+    multiply_rows(p, s, p->expert * g->columns + at, n, part, width, &ahead);
     write_turned(p, s, s->c, width, at, n);
   }
 }
