@@ -97,6 +97,8 @@ static void pack_tile_row(ts_cell *b, const matrix *w, int64_t at, int64_t k, in
     for (int i = 0; i < TILE; ++i) {
       to[i] = from[i];
     }
+  } else if (n == TILE && !pairs && w->data.dtype == TS_BF16) {
+    ts_widen((float *) b, address_of(w, at), TILE);
   } else if (n == TILE && pairs && k == 2) {
     const uint16_t *low = address_of(w, at);
     ts_micro_pair(b, low, low + w->width, TILE);
@@ -233,7 +235,7 @@ static grouped grouped_of(const ts_graph *graph, const ts_node *node) {
 static void count_space(int64_t count[4], const grouped *g) {
   int64_t k = up_to(cells_of(g->inner, g->pairs), 8);
   count[0] = ts_max(ROWS * k, FEW * STEP);
-  count[1] = ts_max(k * FEW, STEP * WIDE);
+  count[1] = k * FEW;
   count[2] = FEW * PART;
   count[3] = FEW * (WIDE / 2 + 8);
 }
@@ -346,37 +348,25 @@ static void multiply_few_across(const piece *p, const space *s) {
   }
 }
 
-/* A strip's tiles: brought into place, or as one where they are. */
-typedef struct tiles {
-  const ts_cell *first;
-  int64_t apart, ld, width;
-} tiles;
-
-static tiles tiles_of_strip(const piece *p, const space *s, int64_t k, int64_t n) {
-  const grouped *g = p->g;
-  int64_t row = p->expert * g->inner + k;
-  if (lies_in_place(p) && p->rows <= FEWEST && p->n % TILE == 0) {
-    return (tiles){address_of(&p->w, row * p->w.width + p->at), 0, p->w.width, p->n};
-  }
-  pack_strip(s->b, &p->w, row, p->at, n, p->n, g->pairs);
-  return (tiles){s->b, cells_of(n, g->pairs) * TILE, TILE, TILE};
-}
-
-/* Matrices [in][out]: strips of them. */
+/* Matrices [in][out]: strips of them, whose tiles are brought into place one by one, or are as one where they lie. */
 static void multiply_few(const piece *p, const space *s) {
   const grouped *g = p->g;
-  int64_t step = g->pairs ? 2 * STEP : STEP, ldc = up_to(p->n, TILE), padded = up_to(p->rows, 2);
+  const bool there = lies_in_place(p) && p->rows <= FEWEST && p->n % TILE == 0;
+  const int64_t ldb = there ? p->w.width : TILE, width = there ? p->n : TILE, padded = up_to(p->rows, 2);
+  const int64_t step = g->pairs ? 2 * STEP : STEP, ldc = up_to(p->n, TILE);
   for (int64_t k = 0, some; k < g->inner; k += some) {
     some = ts_min(step, g->inner - k);
-    int64_t cells = cells_of(some, g->pairs);
-    const tiles b = tiles_of_strip(p, s, k, some);
     ts_micro_product product = cells_of_rows(g, &p->x, p->row, p->rows, padded, k, some, s->a);
     product.add = k > 0;
-    product.n = (int) b.width;
-    int64_t tiles_wanted = ts_micro_tiles(product.m, b.width) * (ldc / b.width);
-    ts_micro_ahead ahead = next_lines(p, &p->w, g->inner, k + some, step, tiles_wanted, cells);
-    for (int64_t j = 0; j < p->n; j += b.width) {
-      run_product(product, b.first + j / b.width * b.apart, b.ld, s->c + j, ldc, &ahead, g->pairs);
+    product.n = (int) width;
+    int64_t tiles = ts_micro_tiles(product.m, width) * (ldc / width), row = p->expert * g->inner + k;
+    ts_micro_ahead ahead = next_lines(p, &p->w, g->inner, k + some, step, tiles, product.k);
+    for (int64_t j = 0; j < p->n; j += width) {
+      const ts_cell *b = there ? address_of(&p->w, row * p->w.width + p->at) : s->b;
+      if (!there) {
+        pack_strip(s->b, &p->w, row, p->at + j, some, ts_min(TILE, p->n - j), g->pairs);
+      }
+      run_product(product, b, ldb, s->c + j, ldc, &ahead, g->pairs);
     }
   }
   write_rows(&p->y, s->c, ldc, p->row, p->rows, g->columns, p->at, p->n);
