@@ -3,8 +3,9 @@
  *
  * An expert of many rows has a tile of its matrix brought into place, which all rows then use.  One of few does not
  * repay that: its matrix is read as it lies, once, along its rows, and what is brought into place are the expert's rows
- * (matrices [out][in]) or a strip of the matrix that is as wide as memory likes (matrices [in][out]).  In fp32 very few
- * rows go by such a strip as it lies, and some more are brought into place instead. */
+ * (matrices [out][in]) or, tile by tile, a strip of the matrix that is as wide as memory likes (matrices [in][out]).  In
+ * fp32 very few rows go by such a strip as it lies, and some more are brought into place instead.  While a piece is
+ * multiplied, memory is asked for what comes after it. */
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/micro.h"
 #include "backend/cpu/team.h"
@@ -205,6 +206,20 @@ static void run_product(ts_micro_product p, const ts_cell *b, int64_t ldb, float
   (ahead != NULL ? ts_micro_run_ahead : ts_micro_run)(&p, pairs);
 }
 
+/* May tiles of n columns be written where they belong? */
+static bool is_written_at_once(const ts_sink *y, int64_t n) {
+  return y->dtype == TS_F32 && n % TILE == 0;
+}
+
+/* Make a product's result that of elements from `at` on. \return where they are. */
+static float *place_result(ts_micro_product *p, const ts_sink *y, int64_t at) {
+  const ts_sink there = ts_sink_from(*y, at);
+  p->far = true;
+  p->prior = there.prior;
+  p->beta = there.beta;
+  return there.data;
+}
+
 static void write_rows(const ts_sink *y, const float *c, int64_t ldc, int64_t row, int64_t rows, int64_t width,
                        int64_t at, int64_t n) {
   for (int64_t i = 0; i < rows; ++i) {
@@ -253,6 +268,7 @@ static void multiply_many(const piece *p, const space *s) {
   const grouped *g = p->g;
   for (int64_t at = p->at; at < p->at + p->n; at += TILE) {
     int64_t n = ts_min(TILE, p->at + p->n - at);
+    const bool direct = is_written_at_once(&p->y, n);
     if (g->turned) {
       pack_across(s->b, &p->w, p->expert * g->columns + at, n, TILE, g->pairs, s->scratch);
     } else {
@@ -260,8 +276,12 @@ static void multiply_many(const piece *p, const space *s) {
     }
     for (int64_t row = p->row; row < p->row + p->rows; row += ROWS) {
       int64_t rows = ts_min(ROWS, p->row + p->rows - row);
-      run_product(cells_of_rows(g, &p->x, row, rows, 0, 0, g->inner, s->a), s->b, TILE, s->c, TILE, NULL, g->pairs);
-      write_rows(&p->y, s->c, TILE, row, rows, g->columns, at, n);
+      ts_micro_product product = cells_of_rows(g, &p->x, row, rows, 0, 0, g->inner, s->a);
+      float *c = direct ? place_result(&product, &p->y, row * g->columns + at) : s->c;
+      run_product(product, s->b, TILE, c, direct ? g->columns : TILE, NULL, g->pairs);
+      if (!direct) {
+        write_rows(&p->y, s->c, TILE, row, rows, g->columns, at, n);
+      }
     }
   }
 }
@@ -494,7 +514,7 @@ static void make_gradient(const piece *p, const space *s) {
   const grouped *g = p->g;
   const matrix dw = {{p->y.data, p->y.dtype}, g->columns};
   const int64_t last = p->row + p->rows, width = up_to(p->n, TILE);
-  const bool deep = p->rows > DEPTH, direct = !deep && p->y.dtype == TS_F32 && width == p->n;
+  const bool deep = p->rows > DEPTH, direct = !deep && is_written_at_once(&p->y, p->n);
   const int64_t ldc = direct ? g->columns : width;
   for (int64_t row = p->row; row == p->row || row < last; row += DEPTH) {
     int64_t rows = ts_min(DEPTH, last - row), cells = cells_of(rows, g->pairs);
@@ -507,20 +527,13 @@ static void make_gradient(const piece *p, const space *s) {
         ahead = next_lines(p, &dw, g->rows, f + some, ROWS, ts_micro_tiles(some, width), cells);
       }
       const int64_t first = p->expert * g->rows + f;
-      const ts_sink there = ts_sink_from(p->y, first * g->columns + p->at);
-      float *c = direct ? there.data : deep ? s->c + f * ldc : s->c;
+      float *c = deep ? s->c + f * ldc : s->c;
       pack_along(s->a, &p->x, row, f, rows, some, ROWS, g->pairs);
-      ts_micro_product product = {.m = (int) some,
-                                  .n = TILE,
-                                  .k = (int) cells,
-                                  .a = s->a,
-                                  .row = 1,
-                                  .column = ROWS,
-                                  .add = row > p->row,
-                                  .beta = there.beta};
+      ts_micro_product product = {
+          .m = (int) some, .n = TILE, .k = (int) cells, .a = s->a, .row = 1, .column = ROWS, .add = row > p->row};
       for (int64_t j = 0; j < p->n; j += TILE) {
-        product.prior = direct && there.prior != NULL ? (const float *) there.prior + j : NULL;
-        run_product(product, s->b + j * cells, TILE, c + j, ldc, &ahead, g->pairs);
+        float *to = direct ? place_result(&product, &p->y, first * g->columns + p->at + j) : c + j;
+        run_product(product, s->b + j * cells, TILE, to, ldc, &ahead, g->pairs);
       }
       if (writes && !direct) {
         write_rows(&p->y, c, ldc, first, some, g->columns, p->at, p->n);

@@ -63,6 +63,7 @@ typedef struct ts_micro_product {
   float *c;
   int64_t ldc;
   bool add;           /**< c is added to; otherwise overwritten. */
+  bool far;           /**< c is asked for when a tile begins. */
   const float *prior; /**< Laid out as c, or c itself: its \a beta-fold is added at the end; NULL: nothing. */
   float beta;
   ts_micro_ahead *ahead; /**< Of ts_micro_run_ahead, which counts it down. */
@@ -139,12 +140,12 @@ TS_INLINE void ts_micro_tile(const ts_micro_product *p, int i, int j, const int 
       }
     }
   }
-  if (p->prior != NULL) { /* there by the end */
+  if (p->far) { /* there by the end */
 #pragma GCC unroll 16
     for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 16
       for (int v = 0; v < vectors; ++v) {
-        __builtin_prefetch(p->prior + (i + r) * p->ldc + j + v * TS_MICRO_WIDTH, 1, 3);
+        __builtin_prefetch(p->c + (i + r) * p->ldc + j + v * TS_MICRO_WIDTH, 1, 3);
       }
     }
   }
