@@ -295,8 +295,8 @@ static void write_turned(const piece *p, const space *s, float *c, int64_t width
 }
 
 /* c [n][width] = rows [row, row + n) of the matrix times (the expert's rows)^T, `part` of k at a time. */
-static void multiply_rows(const piece *p, const space *s, int64_t row, int64_t n, int64_t part, int64_t width,
-                          ts_micro_ahead *ahead) {
+static void multiply_matrix_rows(const piece *p, const space *s, int64_t row, int64_t n, int64_t part, int64_t width,
+                                 ts_micro_ahead *ahead) {
   const grouped *g = p->g;
   const int64_t step = part < g->inner ? TS_MICRO_ROWS : ROWS;
   for (int64_t i = 0; i < n; i += step) {
@@ -325,7 +325,7 @@ static void multiply_few_turned(const piece *p, const space *s) {
     ts_micro_ahead ahead =
         lines_of(&p->w, of->expert * g->columns + then, ts_min(ROWS, of->at + of->n - then), 0, g->inner,
                  ts_micro_tiles(n, width) * ts_pieces(g->inner, part), cells_of(part, g->pairs));
-    multiply_rows(p, s, p->expert * g->columns + at, n, part, width, &ahead);
+    multiply_matrix_rows(p, s, p->expert * g->columns + at, n, part, width, &ahead);
     write_turned(p, s, s->c, width, at, n);
   }
 }
@@ -413,7 +413,7 @@ static int64_t width_of_few(const ts_kernel_call *call, const grouped *g) {
 }
 
 /* A piece of rows times matrices. */
-static void set_product(piece *p, int64_t i, int64_t wide) {
+static void set_product_piece(piece *p, int64_t i, int64_t wide) {
   set_piece(p, i, STRIP);
   if (p->rows <= FEW) {
     set_piece(p, i, p->g->turned || p->rows <= FEW / 2 ? wide : ts_min(wide, WIDE / 2));
@@ -436,7 +436,7 @@ typedef struct work {
 } work;
 
 /* The first piece behind piece i in which there is something to do, of few rows. */
-static const piece *find_next(const work *work, piece *next, int64_t i, int64_t pieces, int64_t wide) {
+static const piece *find_next_piece(const work *work, piece *next, int64_t i, int64_t pieces, int64_t wide) {
   do {
     if (++i == pieces) {
       return NULL;
@@ -460,7 +460,7 @@ static void do_pieces(const ts_kernel_call *call, const piece *like, const int64
     for (int64_t i; (i = ts_team_next(&team, omp_get_thread_num())) >= 0;) {
       work->set(&p, i, wide);
       if (p.n > 0 && (p.rows > 0 || work->empty)) {
-        p.next = find_next(work, &next, i, pieces, wide);
+        p.next = find_next_piece(work, &next, i, pieces, wide);
         work->make(&p, &s);
       }
     }
@@ -476,7 +476,7 @@ static void grouped_run(const ts_kernel_call *call) {
                       .x = {ts_source_of(call, 0), g.inner},
                       .w = {ts_source_of(call, 1), g.turned ? g.inner : g.columns},
                       .y = ts_sink_of(call, 0)};
-  static const work product = {set_product, multiply_piece, false};
+  static const work product = {set_product_piece, multiply_piece, false};
   do_pieces(call, &like, count, &product);
 }
 TS_CPU_KERNEL(grouped) = {.prepare = grouped_prepare, .run = grouped_run};
@@ -542,7 +542,7 @@ static void make_gradient(const piece *p, const space *s) {
   }
 }
 
-static void set_gradient(piece *p, int64_t i, int64_t wide) {
+static void set_gradient_piece(piece *p, int64_t i, int64_t wide) {
   set_piece(p, i, STRIP);
   if (p->rows <= SHALLOW) {
     set_piece(p, i, wide);
@@ -568,7 +568,7 @@ static void grouped_dw_run(const ts_kernel_call *call) {
   count_dw_space(count, &g);
   const piece like = {
       .g = &g, .x = {ts_source_of(call, 0), g.rows}, .w = {ts_source_of(call, 1), g.columns}, .y = ts_sink_of(call, 0)};
-  static const work gradient = {set_gradient, sum_piece, true};
+  static const work gradient = {set_gradient_piece, sum_piece, true};
   do_pieces(call, &like, count, &gradient);
 }
 TS_CPU_KERNEL(grouped_dw) = {.prepare = grouped_dw_prepare, .run = grouped_dw_run};
