@@ -3,8 +3,8 @@
  *
  * An expert of many rows has a tile of its matrix brought into place, which all rows then use.  One of few does not
  * repay that: its matrix is read as it lies, once, along its rows, and what is brought into place are the expert's rows
- * (matrices [out][in]) or, tile by tile, a strip of the matrix that is as wide as memory likes (matrices [in][out]).  In
- * fp32 very few rows go by such a strip as it lies, and some more are brought into place instead.  While a piece is
+ * (matrices [out][in]) or, tile by tile, a strip of the matrix that is as wide as memory likes (matrices [in][out]).
+ * In fp32 very few rows go by such a strip as it lies, and some more are brought into place instead.  While a piece is
  * multiplied, memory is asked for what comes after it. */
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/micro.h"
@@ -446,8 +446,8 @@ static const piece *find_next_piece(const work *work, piece *next, int64_t i, in
   return next->rows <= FEW ? next : NULL;
 }
 
-/* All pieces of a call; `like`: what they have in common.  A thread has neighbours, so that it can ask for what the next
- * one reads. */
+/* All pieces of a call; `like`: what they have in common.  A thread has neighbours, so that it can ask for what the
+ * next one reads. */
 static void do_pieces(const ts_kernel_call *call, const piece *like, const int64_t count[4], const work *work) {
   int64_t pieces = like->g->experts * ts_pieces(like->g->columns, STRIP), wide = width_of_few(call, like->g);
   int threads = ts_call_threads(call, pieces);
