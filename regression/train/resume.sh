@@ -220,20 +220,23 @@ test_requests() {
   ok "a run that died before its first checkpoint begins anew" gave 0
   ok "with all its rows" same dead fresh
   ok "and files of the same bytes" cmp dead/step_00000006/shard_00001.h5 fresh/step_00000006/shard_00001.h5
-  for left in '' deck.cfg 'deck.cfg log.txt'; do
+  for left in '' deck.cfg.tmp deck.cfg 'deck.cfg log.txt'; do
     rm -rf begins
     mkdir begins
     touch begins/.lock
     for name in $left; do
-      head -n 20 "fresh/$name" > "begins/$name"
+      head -n 20 "fresh/${name%.tmp}" > "begins/$name"
     done
     train 2 begins --resume auto
     ok "so does one that had only begun to (.lock $left)" both 'gave 0' 'same begins fresh'
   done
-  mkdir others
-  touch others/.lock others/notes
-  train 2 others --resume auto
-  ok "not where there is more than a run writes" said 2 "others is not empty"
+  for left in notes validation.csv step_00000002.tmp; do
+    rm -rf others
+    mkdir others
+    touch others/.lock others/$left
+    train 2 others --resume auto
+    ok "not where there is more than it begins with ($left)" said 2 "others is not empty"
+  done
   mkdir early
   cp fresh/deck.cfg early
   head -n 1 fresh/metrics.csv > early/metrics.csv

@@ -32,7 +32,7 @@ static const char *path_within(const char *directory, const char *full) {
   return within ? full + length + 1 : NULL;
 }
 
-bool ts_outputs_have_name(const char *within) {
+static bool is_own_name(const char *within) {
   const size_t length = strcspn(within, "/");
   for (size_t i = 0; i < sizeof own_names / sizeof own_names[0]; ++i) {
     const size_t same = strcspn(own_names[i], "*");
@@ -80,7 +80,7 @@ static ts_status check_output_file(const ts_training *r, const output *o, const 
   char *run = ts_full_path(r->deck->run.directory), *named = ts_full_path(path), *full = ts_full_path(mine);
   const char *within = path_within(run, full);
   ts_status status;
-  if (strcmp(full, run) == 0 || (within != NULL && ts_outputs_have_name(within))) {
+  if (strcmp(full, run) == 0 || (within != NULL && is_own_name(within))) {
     status = ts_deck_error(r->deck, o->key, err, "%s is a name that the run itself uses; choose another one", mine);
   } else if (access(mine, F_OK) == 0 && !was_named(r, o, named)) {
     status = ts_deck_error(r->deck, o->key, err, "%s exists already; a run never writes over another file", mine);

@@ -1,6 +1,5 @@
 /** \file
- * The names of what is written into a run's directory, and the files of observed steps that a deck names:
- * profile.timeline with one a rank, flops_profiler.output_file.
+ * The files of observed steps that a deck names: profile.timeline with one a rank, flops_profiler.output_file.
  */
 #ifndef TS_TRAIN_OUTPUTS_H
 #define TS_TRAIN_OUTPUTS_H
@@ -13,9 +12,5 @@
  * Not collective.
  * \return TS_BAD_INPUT with the key. */
 ts_status ts_outputs_check(const ts_training *training, ts_error *err);
-
-/** Is it a name that the program itself uses in a run's directory?  \a within: a path from there on, of which the first
- * name counts.  Not collective. */
-bool ts_outputs_have_name(const char *within);
 
 #endif

@@ -3,9 +3,10 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "io/publication.h"
-#include "train/outputs.h"
+#include "train/run_log.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -13,10 +14,10 @@
 
 /* ---- the run directory ---- */
 
-/* With NULL: any. */
+/* With NULL: any.  What cannot be read may have some. */
 static bool has_files(const char *path, bool (*are_meant)(const char *name)) {
   DIR *dir = opendir(path);
-  bool found = false;
+  bool found = dir == NULL && errno != ENOENT;
   for (struct dirent *entry; dir != NULL && !found && (entry = readdir(dir)) != NULL;) {
     const char *name = entry->d_name;
     found = strcmp(name, ".") != 0 && strcmp(name, "..") != 0 && (are_meant == NULL || are_meant(name));
@@ -70,8 +71,15 @@ static bool agree_on_rank_0(ts_world *world, bool mine) {
   return mine;
 }
 
+/* Is it none of what a run writes before its first table? */
 static bool is_foreign(const char *name) {
-  return !ts_outputs_have_name(name);
+  static const char *const first[] = {TS_RUN_LOCK, "deck.cfg",  "deck.cfg.tmp",
+                                      TS_RUN_LOG,  TS_RUN_FROM, TS_RUN_TOKENIZER};
+  bool known = strncmp(name, ".nfs", 4) == 0; /* of files that were removed while open */
+  for (size_t i = 0; i < sizeof first / sizeof *first; ++i) {
+    known = known || strcmp(name, first[i]) == 0;
+  }
+  return !known;
 }
 
 /* Did a run write there?  One that died while it began has a lock and perhaps no more. */

@@ -22,7 +22,7 @@ enum {
   FEWEST = 24,   /* and very few */
   STRIP = 256,   /* columns of the result that are one piece of work */
   WIDE = 1024,   /* the same of an expert of few rows: memory is fast along rows */
-  PART = 256,    /* of k, in cells, that is brought into place at a time */
+  PART = 256,    /* of k, in numbers or cells, that is brought into place at a time */
   STEP = 64,     /* the same of a strip */
   DEPTH = 512,   /* rows of dy and x that are */
   SHALLOW = 128, /* the same of a wide strip */
@@ -460,7 +460,7 @@ static void do_pieces(const ts_kernel_call *call, const piece *like, const int64
     for (int64_t i; (i = ts_team_next(&team, omp_get_thread_num())) >= 0;) {
       work->set(&p, i, wide);
       if (p.n > 0 && (p.rows > 0 || work->empty)) {
-        p.next = find_next_piece(work, &next, i, pieces, wide);
+        p.next = p.rows == 0 ? NULL : find_next_piece(work, &next, i, pieces, wide);
         work->make(&p, &s);
       }
     }
