@@ -324,7 +324,7 @@ static void multiply_few_turned(const piece *p, const space *s) {
     int64_t then = last ? of->at : at + n;
     ts_micro_ahead ahead =
         lines_of(&p->w, of->expert * g->columns + then, ts_min(ROWS, of->at + of->n - then), 0, g->inner,
-                 ts_micro_tiles(n, width) * ts_pieces(g->inner, part), cells_of(part, g->pairs));
+                 ts_micro_tiles(n, width, false) * ts_pieces(g->inner, part), cells_of(part, g->pairs));
     multiply_matrix_rows(p, s, p->expert * g->columns + at, n, part, width, &ahead);
     write_turned(p, s, s->c, width, at, n);
   }
@@ -360,7 +360,7 @@ static void multiply_few_across(const piece *p, const space *s) {
                                       .row = 1,
                                       .column = p->w.width,
                                       .add = k > 0};
-    ts_micro_ahead ahead = next_lines(p, &p->w, g->inner, k + some, STEP, ts_micro_tiles(p->n, width), some);
+    ts_micro_ahead ahead = next_lines(p, &p->w, g->inner, k + some, STEP, ts_micro_tiles(p->n, width, false), some);
     run_product(product, s->b + k * width, width, s->c, width, &ahead, false);
   }
   for (int64_t at = 0; at < p->n; at += ROWS) {
@@ -379,7 +379,8 @@ static void multiply_few(const piece *p, const space *s) {
     ts_micro_product product = cells_of_rows(g, &p->x, p->row, p->rows, padded, k, some, s->a);
     product.add = k > 0;
     product.n = (int) width;
-    int64_t tiles = ts_micro_tiles(product.m, width) * (ldc / width), row = p->expert * g->inner + k;
+    product.halves = true;
+    int64_t tiles = ts_micro_tiles(product.m, width, true) * (ldc / width), row = p->expert * g->inner + k;
     ts_micro_ahead ahead = next_lines(p, &p->w, g->inner, k + some, step, tiles, product.k);
     for (int64_t j = 0; j < p->n; j += width) {
       const ts_cell *b = there ? address_of(&p->w, row * p->w.width + p->at) : s->b;
@@ -524,7 +525,7 @@ static void make_gradient(const piece *p, const space *s) {
       some = ts_min(ROWS, g->rows - f);
       ts_micro_ahead ahead = {0};
       if (writes && cells > 0) {
-        ahead = next_lines(p, &dw, g->rows, f + some, ROWS, ts_micro_tiles(some, width), cells);
+        ahead = next_lines(p, &dw, g->rows, f + some, ROWS, ts_micro_tiles(some, width, false), cells);
       }
       const int64_t first = p->expert * g->rows + f;
       float *c = deep ? s->c + f * ldc : s->c;

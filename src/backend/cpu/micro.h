@@ -62,6 +62,7 @@ typedef struct ts_micro_product {
   int64_t ldb;
   float *c;
   int64_t ldc;
+  bool halves;        /**< Of 7 to 24 rows tiles have half the width, and twice the rows: b is read twice at most. */
   bool add;           /**< c is added to; otherwise overwritten. */
   bool far;           /**< c is asked for when a tile begins. */
   const float *prior; /**< Laid out as c, or c itself: its \a beta-fold is added at the end; NULL: nothing. */
@@ -74,9 +75,9 @@ TS_INLINE bool ts_micro_narrow(int64_t vectors) {
   return 2 * vectors <= TS_MICRO_VECTORS;
 }
 
-/** Vectors of a tile, as far as there are columns: of rows that fill two narrow tiles half as many. Not collective. */
-TS_INLINE int ts_micro_vectors(int64_t m) {
-  return TS_MICRO_VECTORS > 2 && m > 6 && m <= 2 * TS_MICRO_ROWS ? TS_MICRO_VECTORS / 2 : TS_MICRO_VECTORS;
+/** Vectors of a tile of a product of \a m rows, as far as there are columns. Not collective. */
+TS_INLINE int ts_micro_vectors(int64_t m, bool halves) {
+  return halves && TS_MICRO_VECTORS > 2 && m > 6 && m <= 2 * TS_MICRO_ROWS ? TS_MICRO_VECTORS / 2 : TS_MICRO_VECTORS;
 }
 
 /** Rows of the next tile where \a left are left.  Narrow tiles have equal shares, in pairs: each reads b once, and asks
@@ -90,8 +91,9 @@ TS_INLINE int ts_micro_rows(int left, const bool narrow) {
 }
 
 /** How many tiles ts_micro_run makes of m x n. Not collective. */
-TS_INLINE int64_t ts_micro_tiles(int64_t m, int64_t n) {
-  int64_t most = ts_micro_vectors(m), wide = most * TS_MICRO_WIDTH, vectors = n % wide / TS_MICRO_WIDTH, tiles = 0;
+TS_INLINE int64_t ts_micro_tiles(int64_t m, int64_t n, bool halves) {
+  int64_t most = ts_micro_vectors(m, halves), wide = most * TS_MICRO_WIDTH, vectors = n % wide / TS_MICRO_WIDTH,
+          tiles = 0;
   for (int left = (int) m; left > 0 && n >= wide; left -= ts_micro_rows(left, ts_micro_narrow(most))) {
     tiles += n / wide;
   }
@@ -208,7 +210,7 @@ TS_INLINE void ts_micro_columns(const ts_micro_product *p, int j, const int vect
 /** The whole product.  Not collective. */
 TS_INLINE void ts_micro_all(const ts_micro_product *p, const bool pairs, const int asks) {
   int j = 0;
-  for (; ts_micro_vectors(p->m) == 2 && TS_MICRO_VECTORS > 2 && j + 2 * TS_MICRO_WIDTH <= p->n;
+  for (; ts_micro_vectors(p->m, p->halves) == 2 && TS_MICRO_VECTORS > 2 && j + 2 * TS_MICRO_WIDTH <= p->n;
        j += 2 * TS_MICRO_WIDTH) {
     ts_micro_columns(p, j, 2, pairs, asks);
   }
