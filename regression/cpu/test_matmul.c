@@ -172,7 +172,8 @@ static void long_k(ts_dtype in, ts_dtype out) {
 }
 
 /* What oneDNN would sum in parts on 16 threads; b so large that the result is made in tiles, several down and across,
- * begun with a prior, and finished with a bias; tiles of what is widened, in blocks of k; and K in slices. */
+ * begun with a prior, and finished with a bias; tiles of what is widened, in blocks of k; K in slices; and a vocabulary's
+ * gradient, whose turned operand is copied. */
 static void large(void) {
 #ifndef STAND_IN
   static const product sliced[] = {{300, 20, 8300, false, false, true, TS_F32, TS_F32, OTHER, 0.5f},
@@ -184,9 +185,13 @@ static void large(void) {
                                    {9, 17, 8300, true, false, false, TS_F32, TS_F32, OTHER, 1},
                                    {3, 7, 70000, false, false, false, TS_F32, TS_F32, NO_PRIOR, 1},
                                    {3, 7, 70000, false, true, false, TS_F16, TS_F32, SAME, 1}};
+  static const product tall[] = {{32770, 9, 37, true, false, false, TS_F32, TS_F32, SAME, 1},
+                                 {33000, 20, 19, true, true, true, TS_F32, TS_BF16, OTHER, 0.5f}};
   const product divided = {128, 513, 1900, true, false, false, TS_F32, TS_F32, NO_PRIOR, 1};
   product tiles = {140, 1030, 1024, false, false, true, TS_F32, TS_F32, OTHER, 0.5f};
   product widened = {20, 400, 2100, false, false, true, TS_BF16, TS_BF16, OTHER, 0.5f};
+  check(&tall[0]);
+  check(&tall[1]);
   check(&divided);
   check(&tiles);
   tiles.prior = SAME;

@@ -9,12 +9,12 @@
 #include <omp.h>
 #include <string.h>
 
-/* The largest tile, of what is widened so low that its copy stays in the second-level cache; how many tiles there are
- * at least, as far as LEAST_M rows or LEAST_N columns are left; of what is widened, K is done in blocks, so that a
+/* The largest tile, of what is copied so low that its copy stays in the second-level cache; how many tiles there are
+ * at least, as far as LEAST_M rows or LEAST_N columns are left; of what is copied, K is done in blocks, so that a
  * thread's copies stay in its caches for the most part.  Where K is long tiles keep SLICED_M rows, and parts of K of at
  * least SLICE_K make up the number. */
-enum { TILE_M = 1024, WIDENED_M = 256, TILE_N = 384, LEAST_M = 128, LEAST_N = 192, TILES = 16, TILE_K = 1024 };
-enum { SLICED_M = 256, SLICE_K = 4096 };
+enum { TILE_M = 1024, COPIED_M = 256, TILE_N = 384, LEAST_M = 128, LEAST_N = 192, TILES = 16, TILE_K = 1024 };
+enum { SLICED_M = 256, SLICE_K = 4096, TALL = 1 << 15 };
 
 /* Floats between the rows of a copy, so that they do not all meet in the same sets of the caches. */
 enum { PAD = 16 };
@@ -128,14 +128,20 @@ static void finish_rows(const ts_gemm_spec *s, void *c, const float *acc, const 
 
 /* ---- tiles ---- */
 
+/* Of a result with so many rows (a vocabulary's gradient) a turned fp32 operand has each row of K far from the last one,
+ * and oneDNN reads a few columns of them at a time. */
+static bool is_tall(const ts_gemm_spec *s) {
+  return s->in == TS_F32 && s->transpose_a && s->m >= TALL;
+}
+
 /* Operands that are copied in fp32. */
-static bool is_widened(const ts_gemm_spec *s) {
-  return s->in != TS_F32;
+static bool is_copied(const ts_gemm_spec *s) {
+  return s->in != TS_F32 || is_tall(s);
 }
 
 /* Whether copies of b are turned: products of many rows win more by that than it takes. */
 static bool is_turned(const ts_gemm_spec *s) {
-  return is_widened(s) && s->transpose_b && s->m >= LEAST_M;
+  return is_copied(s) && s->transpose_b && s->m >= LEAST_M;
 }
 
 /* Pieces of n elements of at most `most`, as equal as whole cache lines can be. */
@@ -164,7 +170,7 @@ static cut cut_result(int64_t m, int64_t n, int64_t most_m, int64_t least_m, int
 /* By shape alone: a tile's bits may depend on what it is a tile of. */
 static void make_tiles(ts_gemm *gemm) {
   const ts_gemm_spec *s = &gemm->spec;
-  int64_t most_m = is_widened(s) ? WIDENED_M : TILE_M;
+  int64_t most_m = is_copied(s) ? COPIED_M : TILE_M;
   cut large = cut_result(s->m, s->n, most_m, SLICED_M, TILE_N);
   int64_t wanted = (TILES + large.down * large.across - 1) / (large.down * large.across);
   gemm->slices = min(wanted, s->k / SLICE_K);
@@ -172,7 +178,7 @@ static void make_tiles(ts_gemm *gemm) {
   gemm->tile = sliced ? large : cut_result(s->m, s->n, most_m, LEAST_M, LEAST_N);
   gemm->slices = sliced ? gemm->slices : 1;
   gemm->slice = sliced ? ((s->k + gemm->slices - 1) / gemm->slices + 63) / 64 * 64 : s->k;
-  gemm->tile_k = is_widened(s) ? min(gemm->slice, TILE_K) : gemm->slice;
+  gemm->tile_k = is_copied(s) ? min(gemm->slice, TILE_K) : gemm->slice;
 }
 
 int64_t ts_gemm_tiles(int64_t m, int64_t n) {
@@ -219,16 +225,16 @@ static bool copies_all(const ts_gemm *gemm, bool shared, int64_t n) {
 /* Of K, what is copied of a tile's part of a at a time; 0: nothing is. */
 static int64_t copied_a(const ts_gemm *gemm) {
   const ts_gemm_spec *s = &gemm->spec;
-  bool shared = is_widened(s) && gemm->tile.down == 1 && gemm->tile.across > 1;
-  return copies_all(gemm, shared, gemm->tile.m) ? s->k : is_widened(s) ? gemm->tile_k : 0;
+  bool shared = is_copied(s) && gemm->tile.down == 1 && gemm->tile.across > 1;
+  return copies_all(gemm, shared, gemm->tile.m) ? s->k : is_copied(s) ? gemm->tile_k : 0;
 }
 
 /* The same of b.  Tiles below one another share all of it where it is no more than MOST_COPIED, in fp32 too where it is
  * not turned: then it is read page by page, instead of a line of each. */
 static int64_t copied_b(const ts_gemm *gemm) {
   const ts_gemm_spec *s = &gemm->spec;
-  bool shared = gemm->tile.down > 1 && (is_widened(s) || !s->transpose_b);
-  return copies_all(gemm, shared, gemm->tile.n) ? s->k : is_widened(s) ? gemm->tile_k : 0;
+  bool shared = gemm->tile.down > 1 && (is_copied(s) || !s->transpose_b);
+  return copies_all(gemm, shared, gemm->tile.n) ? s->k : is_copied(s) ? gemm->tile_k : 0;
 }
 
 /* Bytes of a copy: k rows of n if `by_k`, otherwise n rows of k. */
@@ -473,7 +479,7 @@ ts_gemm *ts_gemm_create(const ts_gemm_spec *spec) {
   ts_product_spec whole = block_spec(gemm, s->k, TS_ADDEND_NONE);
   gemm->block = ts_onednn_split_k(&whole);
   gemm->wide = s->out != TS_F32 && (s->in != s->out || gemm->block < s->k);
-  if (ts_onednn_tiles(&whole) || !make_chain(gemm)) {
+  if (is_tall(s) || ts_onednn_tiles(&whole) || !make_chain(gemm)) {
     destroy_chain(gemm);
     gemm->scratch = 0;
     size_t bytes[3];

@@ -7,8 +7,8 @@
  *  - wide:   the same into an fp32 buffer in the workspace, finished into the output, where a chain would round its
  *            partial sums or oneDNN has no such output type;
  *  - tiles:  fixed tiles of the result, each by one thread, with oneDNN's plain fp32 product on the operands where they
- *            lie, on copies that tiles share, or on what is widened of them (fp16, and bf16 where processors have no
- *            faster instructions).  Of a small result a long K is cut into slices, whose sums are added up in order.
+ *            lie, on copies that tiles share, or on what is copied of them (fp16, and bf16 where processors have no
+ *            faster instructions, widened; fp32 that a vocabulary's gradient turns).  Of a small result a long K is cut into slices, whose sums are added up in order.
  *
  * Nothing here is collective.
  */
