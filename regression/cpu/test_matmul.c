@@ -172,8 +172,8 @@ static void long_k(ts_dtype in, ts_dtype out) {
 }
 
 /* What oneDNN would sum in parts on 16 threads; b so large that the result is made in tiles, several down and across,
- * begun with a prior, and finished with a bias; tiles of what is widened, in blocks of k; K in slices; and a vocabulary's
- * gradient, whose turned operand is copied. */
+ * begun with a prior, and finished with a bias; tiles of what is widened, in blocks of k; K in slices; and a
+ * vocabulary's gradient, whose turned operand is copied. */
 static void large(void) {
 #ifndef STAND_IN
   static const product sliced[] = {{300, 20, 8300, false, false, true, TS_F32, TS_F32, OTHER, 0.5f},

@@ -128,8 +128,8 @@ static void finish_rows(const ts_gemm_spec *s, void *c, const float *acc, const 
 
 /* ---- tiles ---- */
 
-/* Of a result with so many rows (a vocabulary's gradient) a turned fp32 operand has each row of K far from the last one,
- * and oneDNN reads a few columns of them at a time. */
+/* Of a result with so many rows (a vocabulary's gradient) a turned fp32 operand has each row of K far from the last
+ * one, and oneDNN reads a few columns of them at a time. */
 static bool is_tall(const ts_gemm_spec *s) {
   return s->in == TS_F32 && s->transpose_a && s->m >= TALL;
 }

@@ -8,7 +8,8 @@
  *            partial sums or oneDNN has no such output type;
  *  - tiles:  fixed tiles of the result, each by one thread, with oneDNN's plain fp32 product on the operands where they
  *            lie, on copies that tiles share, or on what is copied of them (fp16, and bf16 where processors have no
- *            faster instructions, widened; fp32 that a vocabulary's gradient turns).  Of a small result a long K is cut into slices, whose sums are added up in order.
+ *            faster instructions, widened; fp32 that a vocabulary's gradient turns).  Of a small result a long K is cut
+ *            into slices, whose sums are added up in order.
  *
  * Nothing here is collective.
  */
