@@ -64,6 +64,7 @@ ts_status ts_file_sum_make(const char *directory, const char *name, ts_file_sum 
 
 /* ---- one job at a time ---- */
 
+/** A directory has it once a run has begun to write there; it stays. */
 #define TS_RUN_LOCK ".lock"
 
 /** Take RUN for this process until ts_run_unlock or its end: a lock on RUN/.lock (fcntl).  The file stays; its one line

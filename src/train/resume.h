@@ -12,7 +12,7 @@ typedef struct ts_resume {
   ts_checkpoint *checkpoint; /**< Owned: its index. */
   bool same_run;             /**< It lies in the deck's run directory, which goes on. */
   bool over;                 /**< A new run in a directory where one died before its first checkpoint. */
-  char *dead;                /**< Owned: the deck that it left there; NULL unless `over`. */
+  char *dead;                /**< Owned: the deck that it left there; NULL unless `over`, and where it left none. */
 } ts_resume;
 
 /** Find and check what \a request asks for.  Collective over the world; the same answer on all ranks.
